@@ -1,0 +1,40 @@
+"""What every estimator takes and gives.
+
+Invariant: masks are applied before an estimator runs, by choosing which tokens it sees; so no estimator knows
+of masks, and none can forget one. Shapes: N credited tokens in order of time, trajectory after trajectory;
+T trajectories.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """The credited tokens of a batch of whole trajectories, rows already joined in order of time."""
+
+    reward: torch.Tensor
+    """[N] float: what the token earned; a turn's reward sits on the last action token of that turn."""
+    trajectory: torch.Tensor
+    """[N] long: which trajectory the token is of, 0..T-1, never decreasing."""
+    turn: torch.Tensor
+    """[N] long: which turn of its trajectory, never decreasing within one."""
+    group: torch.Tensor
+    """[T] long: which group (task) each trajectory is of."""
+    truncated: torch.Tensor
+    """[T] bool: cut off by a limit of ours, so that its value goes on after the last token."""
+    value: torch.Tensor | None = None
+    """[N] float: the critic's value of the state in which the token was chosen; None without a critic."""
+    final_value: torch.Tensor | None = None
+    """[T] float: the critic's value of the state after the last token; read where `truncated`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """What an estimator says of every credited token."""
+
+    advantage: torch.Tensor
+    """[N] float."""
+    value_target: torch.Tensor | None = None
+    """[N] float: what the critic should have said; None from estimators without one."""

@@ -1,0 +1,58 @@
+"""The environment's contract: messages in, messages and rewards out; it never sees a token.
+
+Invariant: an episode is fixed by (task, luck, the agent's messages). The task's seed makes the level or the
+question, `luck` makes the noise, so the members of a group start alike and then differ.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+from turnwise.errors import EnvError
+from turnwise.types import Message, Step, Task, ToolSpec
+
+
+class Env(ABC):
+    """One world an agent can act in. Subclass it, write `reset` and `step`, and offer `tasks`.
+
+    An instance is made once from a recipe's settings and may hold heavy, read-only things (an index, a
+    level set). Each episode runs on `spawn()`, a shallow copy, so `reset` must set all state of an episode.
+    """
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools the model is told of; most games have none."""
+        return ()
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of `"train"` or `"test"`: a list, or a lazy sequence when they are made from seeds."""
+        raise EnvError(f"{type(self).__name__} brings no tasks: pass tasks=... or write tasks(split)")
+
+    @abstractmethod
+    async def reset(self, task: Task, luck: int) -> Sequence[Message]:
+        """Begins an episode and returns what the agent reads first."""
+
+    @abstractmethod
+    async def step(self, message: Message) -> Step:
+        """Answers the agent's message. Nothing the model can write may raise here: answer in words."""
+
+    async def close(self) -> None:
+        """Frees what `reset` took; called once per episode, whatever happened."""
+        return
+
+    def spawn(self) -> Self:
+        """A fresh instance for one episode, sharing what is read-only."""
+        return copy.copy(self)
+
+    def fork(self) -> Self:
+        """The same episode a second time, from here on (optional: branching)."""
+        raise EnvError(f"{type(self).__name__} cannot fork")
+
+    def state_key(self) -> str | None:
+        """A name for the state the agent acts in now, equal exactly when states are (optional: GiGPO)."""
+        return None
+
+    def expert(self) -> str:
+        """What an expert would write now, as raw text of the assistant (optional: cold start, upper bound)."""
+        raise EnvError(f"{type(self).__name__} has no expert: give cold_start a file of chats instead")

@@ -1,0 +1,37 @@
+"""The flat vocabulary of what can go wrong.
+
+Users' mistakes are `TurnwiseError`s: one line that says what, where and what to do; the command line prints
+the line and no traceback. Our own broken invariants are `assert`s and crash.
+"""
+
+
+class TurnwiseError(ValueError):
+    """A mistake of the user's that one line can explain; every error below is one."""
+
+
+class ConfigError(TurnwiseError):
+    """A recipe or an override that cannot mean anything: `rollout.taks: unknown key; did you mean 'tasks'?`"""
+
+
+class ToolError(TurnwiseError):
+    """A tool that cannot be offered: no types, no docstring, a name used twice."""
+
+
+class RewardError(TurnwiseError):
+    """A reward that is not a finite number, or a channel paid twice."""
+
+
+class EnvError(TurnwiseError):
+    """An environment that breaks its contract; `turnwise check` says where."""
+
+
+class RenderError(TurnwiseError):
+    """A tokenizer that cannot speak: no chat template, no end-of-turn token."""
+
+
+class ModelError(TurnwiseError):
+    """Weights that cannot be had, or that do not fit what the recipe asks of them."""
+
+
+class RunError(TurnwiseError):
+    """A run directory that cannot be written, read or resumed."""

@@ -1,0 +1,264 @@
+"""The vocabulary: what flows from a task to a gradient, with no torch in it.
+
+Invariant: the action mask is derived from which list a token sits in (`Turn.context_ids` or
+`Turn.action_ids`), never stored beside the tokens, so the two cannot disagree.
+
+    Task -> [Message] -> Turn -> Step -> Turn -> ... -> Trajectory -> Group -> [Row]
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnwise.errors import RewardError
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What an episode is about: `Task(id="train-7", seed=7, data={"question": "...", "answers": ["Oslo"]})`."""
+
+    id: str
+    seed: int = 0
+    """Fixes the level or the question; an episode's luck is a seed of its own."""
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as the model is told of it; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+
+    def to_openai(self) -> dict[str, Json]:
+        """`{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`."""
+        function: dict[str, Json] = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call as the model wrote it; `arguments` is the raw JSON text, so that nothing malformed is lost."""
+
+    id: str
+    name: str
+    arguments: str
+    problem: str = ""
+    """What the parser could not read, in words for the model; empty when the call is well formed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a chat, in OpenAI's shape: `Message(role="user", content="Who founded Lumen?")`."""
+
+    role: Role
+    content: str
+    thinking: str = ""
+    """The text between think tags, apart from `content`; only an assistant's message has any."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    """On a tool's message: the tool that answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a call came to: `ToolResult(content="Oslo is in Norway.", rewards={"found": 0.1})`."""
+
+    content: str
+    ok: bool = True
+    """False when the call itself failed (bad name, bad arguments, exception, timeout)."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Process rewards earned by this call, by channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What an environment answers to one move of the agent."""
+
+    messages: tuple[Message, ...] = ()
+    """What the agent reads next, after everything it has read so far."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """What was paid for this move, weights applied, by channel; their sum is the reward."""
+    done: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Facts worth a curve that are not paid for, such as `success`; the last value of an episode counts."""
+    rewrites: tuple[Message, ...] | None = None
+    """The whole conversation as the agent shall read it from now on, in place of appending `messages`."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.rewards.items():
+            if not math.isfinite(value):
+                raise RewardError(f"reward '{name}' is {value}: return a finite number from its reward function")
+
+
+class StopReason(StrEnum):
+    """Who ended an episode. Only DONE is the environment's own word; the rest cut it off."""
+
+    DONE = "done"
+    """The environment said so: terminal, nothing to bootstrap."""
+    MAX_TURNS = "max_turns"
+    """The rollout's limit on turns."""
+    CONTEXT_FULL = "context_full"
+    """The next prompt would leave the model no room to answer."""
+    TOKEN_BUDGET = "token_budget"
+    """The rollout's limit on sampled tokens per episode."""
+    TIMEOUT = "timeout"
+    """The rollout's limit on seconds per episode."""
+    ENV_FAILED = "env_failed"
+    """Environment or tool infrastructure broke; never scored, never trained on."""
+
+    @property
+    def truncated(self) -> bool:
+        """Cut off by a limit of ours while the task could have gone on: estimators with a critic bootstrap."""
+        return self not in (StopReason.DONE, StopReason.ENV_FAILED)
+
+
+class Finish(StrEnum):
+    """How a completion ended."""
+
+    STOP = "stop"
+    """The model sampled an end-of-turn token, which is the last of its ids."""
+    LENGTH = "length"
+    """The token limit of the turn cut it off; no end token was sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One move of the agent: what it read since its last move, and what it sampled in reply."""
+
+    context_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """One per action id, under the distribution that was actually sampled from."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    version: int = 0
+    """The version of the weights that sampled this turn."""
+    opens_row: bool = False
+    """True when `context_ids` is the whole conversation (the first turn, or after a rewrite)."""
+    finish: Finish = Finish.STOP
+    state_key: str | None = None
+    """Names the state the agent acted in, for estimators that compare equal states (GiGPO)."""
+
+    def __post_init__(self) -> None:
+        assert self.action_ids, "a turn without an action is not a turn"
+        assert len(self.action_ids) == len(self.logprobs), "one logprob per action id"
+
+    @property
+    def reward(self) -> float:
+        return math.fsum(self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A stretch of tokens that trains in one piece. L = its length; every array has shape [L]."""
+
+    ids: npt.NDArray[np.int64]
+    action_mask: npt.NDArray[np.bool_]
+    """True where the agent sampled the token."""
+    prompt_mask: npt.NDArray[np.bool_]
+    """True before the row's first action: the prompt, which no mask switch ever trains on."""
+    logprobs: npt.NDArray[np.float32]
+    """The sampler's, on action tokens; zero elsewhere."""
+    rewards: npt.NDArray[np.float64]
+    """A turn's reward, on the last action token of that turn; zero elsewhere."""
+    turn_index: npt.NDArray[np.int64]
+    """The turn that read or sampled the token, counted from the trajectory's first."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode: a task, the agent's turns, and who ended it."""
+
+    task: Task
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    luck: int = 0
+    """The seed of this episode's own noise: members of a group differ in it."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    failure: str = ""
+    """With ENV_FAILED: what broke."""
+
+    def __post_init__(self) -> None:
+        assert not self.turns or self.turns[0].opens_row, "the first turn opens a row"
+
+    @property
+    def reward(self) -> float:
+        """Everything that was paid, on the way and at the end."""
+        return math.fsum(turn.reward for turn in self.turns)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """What was paid, by channel: `{"exact_match": 1.0, "found_gold": 0.1}`."""
+        paid: dict[str, float] = {}
+        for turn in self.turns:
+            for name, value in turn.rewards.items():
+                paid[name] = paid.get(name, 0.0) + value
+        return paid
+
+    @property
+    def success(self) -> bool:
+        """The environment's own verdict, by its metric `success`."""
+        return self.metrics.get("success", 0.0) > 0.0
+
+    @property
+    def action_tokens(self) -> int:
+        return sum(len(turn.action_ids) for turn in self.turns)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Lays the turns out as token rows: a turn that extends its predecessor shares its row.
+
+        An append-only episode of T turns is one row of O(T) tokens; each rewrite opens another.
+        """
+        starts = [i for i, turn in enumerate(self.turns) if turn.opens_row]
+        ends = [*starts[1:], len(self.turns)]
+        return tuple(_row(self.turns, start, end) for start, end in zip(starts, ends, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The trajectories of one task, all from the same initial state; they differ in luck alone."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+
+def _row(turns: Sequence[Turn], start: int, end: int) -> Row:
+    ids: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    rewards: list[float] = []
+    index: list[int] = []
+    for number, turn in enumerate(turns[start:end], start):
+        context, action = len(turn.context_ids), len(turn.action_ids)
+        ids += [*turn.context_ids, *turn.action_ids]
+        mask += [False] * context + [True] * action
+        logprobs += [0.0] * context + [*turn.logprobs]
+        rewards += [0.0] * (context + action - 1) + [turn.reward]
+        index += [number] * (context + action)
+    prompt = len(turns[start].context_ids)
+    return Row(
+        ids=np.asarray(ids, np.int64),
+        action_mask=np.asarray(mask, np.bool_),
+        prompt_mask=np.arange(len(ids)) < prompt,
+        logprobs=np.asarray(logprobs, np.float32),
+        rewards=np.asarray(rewards, np.float64),
+        turn_index=np.asarray(index, np.int64),
+    )
