@@ -1,0 +1,40 @@
+# Two commands on a fresh machine that has only Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+SEED ?= 0
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(READY) ## Make the virtual environment, if it is not there or the pins have changed
+
+# torch first and by itself: asked for by another package, its newest build would bring gigabytes of CUDA along.
+$(READY): requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(READY) ## Train the embedded agent and compare it with its baselines (minutes on 2 cores; SEED=0)
+	$(BIN)/turnwise demo --run runs/demo seed=$(SEED)
+
+test: check ## Lint, type-check and run all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+check: $(READY) ## Lint and type-check alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment and caches; runs stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
