@@ -1,0 +1,23 @@
+"""Tools: typed functions that a model may call, and the ready ones."""
+
+from turnwise.tools.batched import BatchedTool, batched_tool
+from turnwise.tools.calculator import calculator
+from turnwise.tools.running import abandoned_threads
+from turnwise.tools.search import Bm25Index, Hit, Passage, search_tool
+from turnwise.tools.tool import Tool, tool
+from turnwise.tools.toolset import index_tools, run_calls
+
+__all__ = [
+    "BatchedTool",
+    "Bm25Index",
+    "Hit",
+    "Passage",
+    "Tool",
+    "abandoned_threads",
+    "batched_tool",
+    "calculator",
+    "index_tools",
+    "run_calls",
+    "search_tool",
+    "tool",
+]

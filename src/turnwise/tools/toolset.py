@@ -1,0 +1,45 @@
+"""Several tools under distinct names, and the calls of one turn run side by side.
+
+Invariant: `run_calls` gives one ToolResult per call, in the order of the calls, whatever the model wrote.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from turnwise.errors import ToolError
+from turnwise.tools.spelling import suggest
+from turnwise.tools.tool import Tool, refuse
+from turnwise.types import ToolCall, ToolResult
+
+_MAX_REFUSAL_CHARS = 1000
+_MAX_NAME_CHARS = 64
+
+
+def index_tools(tools: Sequence[Tool]) -> dict[str, Tool]:
+    """The tools by name; a ToolError for two of one name, or for a method without its object."""
+    by_name: dict[str, Tool] = {}
+    for item in tools:
+        if not isinstance(item, Tool):
+            raise ToolError(f"{item!r} is not a tool; put @tool above the function")
+        if item.unbound:
+            raise ToolError(f"tool '{item.spec.name}' is a method without its object; pass it from an instance")
+        if item.spec.name in by_name:
+            raise ToolError(f"two tools are named '{item.spec.name}'; rename one with @tool(name=...)")
+        by_name[item.spec.name] = item
+    return by_name
+
+
+async def run_calls(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """Runs the calls of one turn concurrently; a call that cannot be made is answered in words."""
+    by_name = index_tools(tools)
+    return list(await asyncio.gather(*(_run_call(by_name, call) for call in calls)))
+
+
+async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> ToolResult:
+    if call.problem:
+        return refuse(f"the tool call could not be read: {call.problem}", _MAX_REFUSAL_CHARS)
+    if call.name not in tools:
+        name = call.name[:_MAX_NAME_CHARS]
+        offer = f"The tools are: {', '.join(tools)}" if tools else "There are no tools: answer directly"
+        return refuse(f"there is no tool '{name}'{suggest(name, tools)}. {offer}.", _MAX_REFUSAL_CHARS)
+    return await tools[call.name].call(call.arguments)

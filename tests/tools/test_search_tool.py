@@ -1,0 +1,91 @@
+"""BM25: the scores are the formula's, ties are settled, and nothing is found where nothing matches."""
+
+import asyncio
+import logging
+import math
+
+import pytest
+
+from turnwise.errors import ToolError
+from turnwise.tools import Bm25Index, Passage, search_tool
+
+PASSAGES = [
+    Passage(id="a", title="Lumen", text="A company founded by Ada Brandt."),
+    Passage(id="b", title="Ada Brandt", text="A chemist born in Oslo."),
+    Passage(id="c", title="Oslo", text="The capital of Norway, a city."),
+    Passage(id="d", title="", text="..."),
+]
+
+
+def lucene(query: list[str], document: list[str], corpus: list[list[str]], k1: float = 1.5, b: float = 0.75) -> float:
+    """The formula written out, term by term."""
+    length = sum(map(len, corpus)) / len(corpus)
+    score = 0.0
+    for word in query:
+        containing = sum(word in other for other in corpus)
+        idf = math.log(1 + (len(corpus) - containing + 0.5) / (containing + 0.5))
+        count = document.count(word)
+        score += idf * count / (count + k1 * (1 - b + b * len(document) / length))
+    return score
+
+
+def test_scores_are_those_of_the_formula_over_title_and_text():
+    corpus = [
+        ["lumen", "a", "company", "founded", "by", "ada", "brandt"],
+        ["ada", "brandt", "a", "chemist", "born", "in", "oslo"],
+        ["oslo", "the", "capital", "of", "norway", "a", "city"],
+        [],
+    ]
+    (hits,) = Bm25Index(PASSAGES).query(["ADA Brandt, Oslo?"], k=10)
+    expected = {p.id: lucene(["ada", "brandt", "oslo"], d, corpus) for p, d in zip(PASSAGES, corpus, strict=True)}
+    assert [hit.passage.id for hit in hits] == ["b", "a", "c"]
+    assert [hit.score for hit in hits] == pytest.approx([expected["b"], expected["a"], expected["c"]], rel=1e-5)
+
+
+def test_a_batch_of_queries_is_answered_one_by_one():
+    found = Bm25Index(PASSAGES).query(["norway", "", "zzz !", "lumen"], k=1)
+    assert [[hit.passage.id for hit in hits] for hits in found] == [["c"], [], [], ["a"]]
+
+
+def test_ties_go_to_the_earlier_passage_whatever_k():
+    same = [Passage(id=str(i), title="twin", text="alike") for i in range(50)]
+    index = Bm25Index(same)
+    for k in (1, 7, 49, 50, 99):
+        (hits,) = index.query(["twin"], k)
+        assert [hit.passage.id for hit in hits] == [str(i) for i in range(min(k, 50))]
+
+
+def test_the_tool_numbers_its_lines_and_says_when_nothing_matches():
+    search = search_tool(Bm25Index(PASSAGES), k=2)
+    assert search.spec.name == "search"
+    assert search.spec.parameters["required"] == ["query"]
+    found = asyncio.run(search.call('{"query": "chemist Ada Brandt"}'))
+    assert found.content == "[1] Ada Brandt: A chemist born in Oslo.\n[2] Lumen: A company founded by Ada Brandt."
+    nothing = asyncio.run(search.call('{"query": "zebra"}'))
+    assert nothing.ok
+    assert nothing.content == "No passage matches this query; try other words."
+
+
+def test_two_search_tools_search_their_own_index():
+    one = search_tool(Bm25Index(PASSAGES[:1]), k=1)
+    two = search_tool(Bm25Index(PASSAGES[1:2]), k=1)
+    assert one("brandt").startswith("[1] Lumen")
+    assert two("brandt").startswith("[1] Ada Brandt")
+
+
+def test_building_is_silent(capfd, caplog):
+    with caplog.at_level(logging.DEBUG):
+        Bm25Index(PASSAGES).query(["oslo"], 1)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_what_cannot_be_searched_is_refused():
+    with pytest.raises(ToolError, match="needs at least one passage"):
+        Bm25Index([])
+    with pytest.raises(ToolError, match="none of the 1 passages has a word"):
+        Bm25Index(PASSAGES[3:])
+    with pytest.raises(ToolError, match="k is 0"):
+        search_tool(Bm25Index(PASSAGES), k=0)
+    with pytest.raises(ToolError, match="k is -1"):
+        Bm25Index(PASSAGES).query(["oslo"], k=-1)
