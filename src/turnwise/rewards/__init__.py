@@ -1,0 +1,28 @@
+"""Rewards: what an answer is worth, by name, and how answers are compared."""
+
+from turnwise.rewards.answers import exact_match, f1, final_answer, normalise_answer
+from turnwise.rewards.reward import (
+    Episode,
+    Reward,
+    exact_match_reward,
+    f1_reward,
+    finite,
+    format_gated_exact_match,
+    format_reward,
+    reward,
+)
+
+__all__ = [
+    "Episode",
+    "Reward",
+    "exact_match",
+    "exact_match_reward",
+    "f1",
+    "f1_reward",
+    "final_answer",
+    "finite",
+    "format_gated_exact_match",
+    "format_reward",
+    "normalise_answer",
+    "reward",
+]

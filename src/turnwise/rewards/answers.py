@@ -1,0 +1,49 @@
+"""Compares a predicted answer with the gold ones, as SQuAD does; knows nothing of what is paid for it."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def final_answer(text: str) -> str | None:
+    """What stands in the last `<answer>...</answer>`, trimmed; None without one."""
+    found = _ANSWER.findall(text)
+    return str(found[-1]).strip() if found else None
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, no punctuation, no articles, single spaces: `"The  Beatles!"` is `"beatles"`."""
+    bare = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", bare).split())
+
+
+def exact_match(prediction: str | None, answers: str | Sequence[str]) -> bool:
+    """Whether the prediction equals any gold answer once both are normalised; no prediction never does."""
+    if prediction is None:
+        return False
+    return normalise_answer(prediction) in {normalise_answer(answer) for answer in _listed(answers)}
+
+
+def f1(prediction: str | None, answers: str | Sequence[str]) -> float:
+    """The best overlap of words with any gold answer, 2PR / (P + R); no prediction scores 0."""
+    if prediction is None:
+        return 0.0
+    return max((_overlap(prediction, answer) for answer in _listed(answers)), default=0.0)
+
+
+def _overlap(prediction: str, answer: str) -> float:
+    predicted, gold = normalise_answer(prediction).split(), normalise_answer(answer).split()
+    if not predicted or not gold:
+        return float(predicted == gold)
+    shared = (Counter(predicted) & Counter(gold)).total()
+    return 2 * shared / (len(predicted) + len(gold))
+
+
+def _listed(answers: str | Sequence[str]) -> Sequence[str]:
+    # A string is a sequence of its letters, each of which would pass for a gold answer.
+    return (answers,) if isinstance(answers, str) else answers
