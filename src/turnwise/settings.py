@@ -1,12 +1,313 @@
-"""The base of every configuration model: frozen, and strict about keys it does not know.
+"""The base of every configuration model, and the way from a recipe to settings.
+
+Invariant: whatever a user can write wrongly (a key, a value, a file) becomes one line of `ConfigError` that says
+where it was written and what would have been right; nothing is coerced and nothing is ignored.
 
 Each room keeps its settings beside the code that reads them; `config.py` only puts them together.
 """
 
-from pydantic import BaseModel, ConfigDict
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from turnwise.errors import ConfigError
+
+KeyPath: TypeAlias = tuple[str, ...]
 
 
 class Settings(BaseModel):
-    """One section of a recipe; a field's docstring, beneath it, is its documentation."""
+    """One section of a recipe; a field's docstring, beneath it, is its documentation.
+
+    Files and folders are `str` fields: a default of type `Path` does not pass pydantic's strict JSON mode.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Recipe(dict[str, object]):
+    """A recipe's data, which remembers the file that each value came from, since `extends` joins several."""
+
+    def __init__(self, data: Mapping[str, object], origins: Mapping[KeyPath, str]) -> None:
+        super().__init__(data)
+        self.origins = dict(origins)
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """Reads a recipe, laid over the one it `extends` (relative to itself), if any.
+
+    Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
+    """
+    return _read_recipe(Path(path), ())
+
+
+def parse_settings(cls: type[S], data: Mapping[str, object], *, overrides: Sequence[str] = (), source: str) -> S:
+    """Settings from data and overrides such as `"optimizer.lr=1e-4"`, whose values are YAML.
+
+    `source` names the data in errors: the recipe's path. A value from a recipe that was extended names that one.
+    """
+    plain = _plain(data, source)
+    origins = dict(data.origins) if isinstance(data, Recipe) else {}
+    for override in overrides:
+        path = _override(plain, override)
+        origins = {known: origin for known, origin in origins.items() if known[: len(path)] != path}
+        origins[path] = "override"
+    try:
+        # JSON's strict mode takes a list for a tuple and text for an enum or a path, but never "8" for 8.
+        return cls.model_validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        message = _explain(cls, plain, origins, source, error.errors(include_url=False))
+    raise ConfigError(message)
+
+
+def dump_settings(settings: Settings) -> str:
+    """YAML that `load_yaml` and `parse_settings` read back to an equal value."""
+    data = settings.model_dump(mode="json")
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def load_yaml(text: str, *, source: str) -> object:
+    """Plain data from YAML 1.2's core types: `1e-4` is a number, `off` is text, a key given twice is an error."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        raise ConfigError(f"{place}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def leaves(data: Mapping[str, object], prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """Every value that is not a section, with its path: `(("rollout", "tasks"), 8)`."""
+    for key, value in data.items():
+        path = (*prefix, str(key))
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's core schema in place of PyYAML's 1.1, where `1e-4` is text, `off` is false and `010` is 8."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way to hold them)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                raise yaml.MarkedYAMLError(problem=f"key '{key.value}' is given twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return dict(super().construct_mapping(node, deep=deep))
+
+    def construct_number(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node))
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either YAML 1.1 or 1.2 would take for something else, so that any reader agrees."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Left to itself, PyYAML writes U+0085 and its kin bare and reads them back as line breaks.
+        style = None if text.replace("\n", "").isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_CORE = (
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
+    ("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
+    ("int", re.compile(r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+"), "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("merge", re.compile(r"<<"), "<"),
+)
+for _tag, _pattern, _first in _CORE:
+    _whole = re.compile(rf"(?:{_pattern.pattern})\Z")
+    for _side in (_Loader, _Dumper):
+        _side.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, list(_first))
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _read_recipe(path: Path, extended_by: tuple[Path, ...]) -> Recipe:
+    if path.resolve() in extended_by:
+        chain = " -> ".join(p.name for p in (*extended_by, path))
+        raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
+    data = _read_mapping(path)
+    base = data.pop("extends", None)
+    origins = {leaf: str(path) for leaf, _ in leaves(data)}
+    if base is None:
+        return Recipe(data, origins)
+    if not isinstance(base, str):
+        raise ConfigError(f"extends: expected the file name of another recipe, got {_show(base)} in {path}")
+    below = _read_recipe(path.parent / base, (*extended_by, path.resolve()))
+    return Recipe(_merge(below, data), below.origins | origins)
+
+
+def _read_mapping(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ConfigError(f"{path}: no such recipe; {_nearby(path)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not YAML: the file is not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read this recipe: {error.strerror}") from None
+    data = load_yaml(text, source=str(path))
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of sections, not {_show(data)}")
+    return _plain(data, str(path))
+
+
+def _nearby(path: Path) -> str:
+    folders = [path, path.parent, Path("recipes")]
+    found = {str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml")}
+    by_name = {Path(file).stem: file for file in sorted(found)}
+    near = difflib.get_close_matches(path.stem, by_name, n=1)
+    if near:
+        return f"did you mean {by_name[near[0]]}?"
+    return f"near by: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
+
+
+def _plain(data: Mapping[str, object], source: str) -> dict[str, object]:
+    """A copy made of JSON's types alone: keys are text, tuples are lists."""
+    try:
+        copy: dict[str, object] = json.loads(json.dumps(dict(data)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: holds a value that is not plain data ({error})") from None
+    return copy
+
+
+def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        joins = isinstance(value, Mapping) and value and isinstance(below, Mapping)
+        merged[key] = _merge(below, value) if joins else value  # type: ignore[arg-type]  # both are, when joins
+    return merged
+
+
+def _override(data: dict[str, object], override: str) -> KeyPath:
+    """Sets one `a.b=c` in place, making the sections it passes through."""
+    key, equals, text = override.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path):
+        raise ConfigError(f"override '{override}': write it as section.key=value, such as rollout.tasks=8")
+    section = data
+    for part in path[:-1]:
+        below = section.get(part)
+        inner: dict[str, object] = below if isinstance(below, dict) else {}
+        section[part] = inner
+        section = inner
+    value = load_yaml(text, source=f"override '{override}'")
+    section[path[-1]] = _plain({"value": value}, f"override '{override}'")["value"]
+    return path
+
+
+def _explain(
+    cls: type[Settings],
+    data: Mapping[str, object],
+    origins: Mapping[KeyPath, str],
+    source: str,
+    errors: Sequence[ErrorDetails],
+) -> str:
+    """One line for the mistake that explains most: an unknown key first, since a typo also leaves its key missing."""
+    by_path: dict[KeyPath, list[ErrorDetails]] = {}
+    for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden"):
+        by_path.setdefault(_key_path(error, data), []).append(error)
+    path, here = next(iter(by_path.items()))
+    key, origin, kind = ".".join(path), _origin(path, origins, source), here[0]["type"]
+    more = f" (and {len(by_path) - 1} more)" if len(by_path) > 1 else ""
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key in {origin}; {_suggest(cls, path)}{more}"
+    if kind == "missing":
+        return f"{key}: required, but missing in {origin}{more}"
+    if kind in ("value_error", "assertion_error"):
+        said = here[0]["msg"].partition(", ")[2]
+        return f"{key}: {said} ({origin}){more}" if key else f"{origin}: {said}{more}"
+    expected = " or ".join(dict.fromkeys(_expected(error["msg"]) for error in here))
+    return f"{key or 'the recipe'}: expected {expected}, got {_show(here[0]['input'])} in {origin}{more}"
+
+
+def _key_path(error: ErrorDetails, data: object) -> KeyPath:
+    """The error's place as a user wrote it: pydantic's also names members of unions, which no recipe does."""
+    path: list[str] = []
+    for part in error["loc"]:
+        if isinstance(data, dict) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and part in range(len(data)):
+            data = data[int(part)]
+        elif error["type"] != "missing" or part is not error["loc"][-1]:
+            continue
+        path.append(str(part))
+    return tuple(path)
+
+
+def _origin(path: KeyPath, origins: Mapping[KeyPath, str], source: str) -> str:
+    """Who wrote the value at `path`, or a part of it; the whole recipe when nobody did."""
+    writers = [origin for known, origin in origins.items() if known[: len(path)] == path[: len(known)]]
+    return writers[-1] if path and writers else source
+
+
+def _suggest(cls: type[Settings], path: KeyPath) -> str:
+    models: list[type[BaseModel]] = [cls]
+    for part in path[:-1]:
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        # A part that no model knows is an index, or a key of a free-form mapping: the models stay those of its values.
+        models = [inner for field in fields for inner in _sections(field.annotation)] if fields else models
+    known = sorted({name for model in models for name in model.model_fields})
+    near = difflib.get_close_matches(path[-1], known, n=1)
+    elsewhere = [name for name in _all_keys(cls) if name.rpartition(".")[2] == path[-1]]
+    if near or elsewhere:
+        return f"did you mean '{(near or elsewhere)[0]}'?"
+    return f"known here: {', '.join(known)}"
+
+
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)
+
+
+def _all_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in cls.model_fields.items():
+        yield prefix + name
+        for section in _sections(field.annotation):
+            yield from _all_keys(section, f"{prefix}{name}.")
+
+
+_WORDS = {
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid array": "a list",
+    "an object": "a mapping",
+}
+
+
+def _expected(message: str) -> str:
+    said = message.removeprefix("Input should be ")
+    return _WORDS.get(said, f"a value {said}" if said.startswith(("greater", "less", "a multiple")) else said)
+
+
+def _show(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

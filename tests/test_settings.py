@@ -1,0 +1,228 @@
+"""Recipes to settings: every mistake is one line that names the key, the place and the way out."""
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import Field, model_validator
+
+from turnwise.errors import ConfigError
+from turnwise.settings import Settings, dump_settings, load_yaml, parse_settings, read_recipe
+
+
+class Kind(StrEnum):
+    GRPO = "grpo"
+    PPO = "ppo"
+
+
+class Rollout(Settings):
+    tasks: int = Field(default=8, ge=1)
+    temperature: float = 1.0
+    limit: int | str | None = None
+    mode: Literal["off", "auto"] = "off"
+
+    @model_validator(mode="after")
+    def _sampling(self) -> "Rollout":
+        if self.temperature < 0:
+            raise ValueError("temperature is negative: 0 is greedy")
+        return self
+
+
+class EnvSection(Settings):
+    name: str
+    args: dict[str, object] = Field(default_factory=dict)
+
+
+class Config(Settings):
+    env: EnvSection
+    rollout: Rollout = Rollout()
+    critic: Rollout | None = None
+    kind: Kind = Kind.GRPO
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    seeds: tuple[int, ...] = ()
+
+
+DATA = {"env": {"name": "wiki"}}
+
+
+def parse(*overrides: str, data: dict[str, object] = DATA) -> Config:
+    return parse_settings(Config, data, overrides=overrides, source="recipes/x.yaml")
+
+
+def mistake(*overrides: str, data: dict[str, object] = DATA) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(*overrides, data=data)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_override_values_are_yaml():
+    config = parse(
+        "lr=1e-4", "betas=[.9, 1]", "kind=ppo", "rollout.mode=off", "rollout.limit=null", "seeds=[1, 2]", "critic={}"
+    )
+    assert config.lr == 0.0001
+    assert config.betas == (0.9, 1.0)
+    assert config.kind is Kind.PPO
+    assert config.rollout.mode == "off"
+    assert config.rollout.limit is None
+    assert config.seeds == (1, 2)
+    assert config.critic == Rollout()
+
+
+def test_overrides_make_the_sections_they_pass_through_and_later_ones_win():
+    config = parse("critic.tasks=3", "critic.temperature=1E-2", "critic.tasks=4")
+    assert config.critic == Rollout(tasks=4, temperature=0.01)
+
+
+def test_override_replaces_a_mapping_whole_and_leaves_the_data_alone():
+    data = {"env": {"name": "wiki", "args": {"hops": 2}}}
+    assert parse("env.args={size: 1e3}", data=data).env.args == {"size": 1000.0}
+    assert parse("env.args.seed=3", data=data).env.args == {"hops": 2, "seed": 3}
+    assert data == {"env": {"name": "wiki", "args": {"hops": 2}}}
+
+
+def test_free_form_sections_take_anything():
+    assert parse("env.args.worlds.deep=[{a: true}, off, '7']").env.args == {
+        "worlds": {"deep": [{"a": True}, "off", "7"]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.taks=3", "rollout.taks: unknown key in override; did you mean 'tasks'?"),
+        ("critic.temprature=3", "critic.temprature: unknown key in override; did you mean 'temperature'?"),
+        ("temperature=3", "temperature: unknown key in override; did you mean 'rollout.temperature'?"),
+        ("env.zzz=3", "env.zzz: unknown key in override; known here: args, name"),
+        ("rollout.tasks='8'", 'rollout.tasks: expected an integer, got "8" in override'),
+        ("rollout.tasks=8.0", "rollout.tasks: expected an integer, got 8.0 in override"),
+        ("rollout.tasks=true", "rollout.tasks: expected an integer, got true in override"),
+        ("rollout.tasks=0", "rollout.tasks: expected a value greater than or equal to 1, got 0 in override"),
+        ("rollout.limit=[1]", "rollout.limit: expected an integer or text, got [1] in override"),
+        ("rollout.mode=of", "rollout.mode: expected 'off' or 'auto', got \"of\" in override"),
+        ("rollout=3", "rollout: expected a mapping, got 3 in override"),
+        ("rollout.tasks.x=3", 'rollout.tasks: expected an integer, got {"x": 3} in override'),
+        ("rollout.temperature=-1", "rollout: temperature is negative: 0 is greedy (override)"),
+        ("seeds=1", "seeds: expected a list, got 1 in override"),
+        ("seeds=[1, a]", 'seeds.1: expected an integer, got "a" in override'),
+        ("betas=[1]", "betas.1: required, but missing in override"),
+        ("kind=dpo", "kind: expected 'grpo' or 'ppo', got \"dpo\" in override"),
+        ("rollout.tasks", "override 'rollout.tasks': write it as section.key=value, such as rollout.tasks=8"),
+        ("rollout..tasks=1", "override 'rollout..tasks=1': write it as section.key=value, such as rollout.tasks=8"),
+    ],
+)
+def test_a_mistake_is_one_line(override: str, message: str):
+    assert mistake(override) == message
+
+
+def test_a_value_that_is_not_yaml_names_the_override():
+    assert mistake("lr=[1").startswith("override 'lr=[1':1:3: not YAML: ")
+
+
+def test_errors_name_the_data_when_it_is_at_fault():
+    assert mistake("lr=2", data={"env": {"name": 3}}) == "env.name: expected text, got 3 in recipes/x.yaml"
+    assert mistake(data={"rollout": {"tasks": 2}}) == "env: required, but missing in recipes/x.yaml"
+
+
+def test_an_unknown_key_comes_before_what_it_leaves_missing():
+    message = mistake(data={"env": {"nmae": "wiki"}, "lr": "fast"})
+    assert message == "env.nmae: unknown key in recipes/x.yaml; did you mean 'name'? (and 2 more)"
+
+
+@settings(max_examples=50, deadline=None)
+@example(name="a\x85b\u2028", lr=-0.0, args={})
+@given(
+    name=st.text(max_size=12)
+    | st.sampled_from(["1e-4", "off", "null", "0x1f", "010", "2024-01-01", "1:30", "~", ".5"]),
+    lr=st.floats(allow_nan=False),
+    args=st.dictionaries(
+        st.text(max_size=4), st.none() | st.booleans() | st.integers() | st.text(max_size=5), max_size=3
+    ),
+)
+def test_dumped_settings_parse_back_equal(name: str, lr: float, args: dict[str, object]):
+    config = Config(env=EnvSection(name=name, args=args), lr=lr, critic=Rollout(mode="auto"))
+    data = load_yaml(dump_settings(config), source="dump")
+    assert isinstance(data, dict)
+    assert parse_settings(Config, data, source="dump") == config
+
+
+def test_yaml_reads_numbers_and_words_as_people_mean_them():
+    data = load_yaml("[1e-4, -2.5E+3, 1., .5, 010, 0x10, 1_000, off, yes, True, ~, .inf, 1:30, 2024-01-01]", source="y")
+    assert data == [1e-4, -2500.0, 1.0, 0.5, 10, 16, 1000, "off", "yes", True, None, math.inf, "1:30", "2024-01-01"]
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_a_recipe_extends_another_relative_to_itself(tmp_path: Path):
+    write(tmp_path, "base.yaml", "env: {name: wiki, args: {hops: 2, size: 9}}\nrollout: {tasks: 4}\nseeds: [1, 2]\n")
+    write(tmp_path, "mid.yaml", "extends: base.yaml\nrollout: {temperature: 1e-1}\nseeds: [3]\n")
+    top = write(tmp_path, "more/top.yaml", "extends: ../mid.yaml\nenv: {args: {hops: 3}}\n")
+    assert read_recipe(top) == {
+        "env": {"name": "wiki", "args": {"hops": 3, "size": 9}},
+        "rollout": {"tasks": 4, "temperature": 0.1},
+        "seeds": [3],
+    }
+    cleared = write(tmp_path, "cleared.yaml", "extends: base.yaml\nenv: {args: {}}\n")
+    assert read_recipe(cleared)["env"] == {"name": "wiki", "args": {}}
+
+
+def test_an_error_names_the_file_that_holds_it_even_through_extends(tmp_path: Path):
+    base = write(tmp_path, "base.yaml", "env: {name: wiki}\nrollout: {taks: 4, tasks: 5}\n")
+    top = write(tmp_path, "top.yaml", "extends: base.yaml\nrollout: {tasks: 0}\n")
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(Config, read_recipe(top), source=str(top))
+    assert str(caught.value) == f"rollout.taks: unknown key in {base}; did you mean 'tasks'? (and 1 more)"
+    base.write_text("env: {name: wiki}\nrollout: {tasks: 5}\n")
+    with pytest.raises(ConfigError, match=r"^rollout\.tasks: .* got 0 in .*top\.yaml$"):
+        parse_settings(Config, read_recipe(top), source=str(top))
+    with pytest.raises(ConfigError, match=r"^rollout\.tasks: .* got -1 in override$"):
+        parse_settings(Config, read_recipe(top), overrides=["rollout.tasks=-1"], source=str(top))
+
+
+def test_recipes_that_extend_each_other_are_an_error(tmp_path: Path):
+    write(tmp_path, "a.yaml", "extends: b.yaml\n")
+    write(tmp_path, "b.yaml", "extends: a.yaml\n")
+    with pytest.raises(ConfigError, match=r"in a circle \(a\.yaml -> b\.yaml -> a\.yaml\)"):
+        read_recipe(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [2\n", r"bad\.yaml:\d+:\d+: not YAML: "),
+        ("a: 1\na: 2\n", r"bad\.yaml:2:1: not YAML: key 'a' is given twice$"),
+        ("- a\n- b\n", r'bad\.yaml: a recipe is a mapping of sections, not \["a", "b"\]$'),
+        ("a: !!python/name:os.system\n", r"bad\.yaml:1:4: not YAML: "),
+        ("a: &x [*x]\n", r"bad\.yaml: holds a value that is not plain data"),
+        ("extends: [a]\n", r"^extends: expected the file name of another recipe, got \[\"a\"\] in .*bad\.yaml$"),
+    ],
+)
+def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):
+    path = write(tmp_path, "bad.yaml", text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_recipe(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_names_the_ones_near_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "recipes/demo.yaml", "")
+    write(tmp_path, "recipes/sokoban.yaml", "")
+    with pytest.raises(ConfigError, match=r"^dmeo\.yaml: no such recipe; did you mean recipes/demo\.yaml\?$"):
+        read_recipe("dmeo.yaml")
+    with pytest.raises(ConfigError, match=r"near by: recipes/demo\.yaml, recipes/sokoban\.yaml$"):
+        read_recipe("recipes/zzzz.yaml")
+    with pytest.raises(ConfigError, match=r"^recipes: no such recipe; near by: "):
+        read_recipe("recipes")
+    with pytest.raises(ConfigError, match=r"nowhere/a\.yaml: no such recipe; "):
+        read_recipe("nowhere/a.yaml")
+    assert read_recipe("recipes/demo.yaml") == {}
