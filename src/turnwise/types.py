@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -194,7 +195,7 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str = ""
-    """With ENV_FAILED: what broke."""
+    """What broke: why it stopped with ENV_FAILED, or else a clean-up that failed after the episode was over."""
 
     def __post_init__(self) -> None:
         assert not self.turns or self.turns[0].opens_row, "the first turn opens a row"
@@ -228,8 +229,7 @@ class Trajectory:
         An append-only episode of T turns is one row of O(T) tokens; each rewrite opens another.
         """
         starts = [i for i, turn in enumerate(self.turns) if turn.opens_row]
-        ends = [*starts[1:], len(self.turns)]
-        return tuple(_row(self.turns, start, end) for start, end in zip(starts, ends, strict=True))
+        return tuple(_row(self.turns, start, end) for start, end in pairwise([*starts, len(self.turns)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
