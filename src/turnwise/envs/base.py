@@ -53,6 +53,6 @@ class Env(ABC):
         """A name for the state the agent acts in now, equal exactly when states are (optional: GiGPO)."""
         return None
 
-    def expert(self) -> str:
-        """What an expert would write now, as raw text of the assistant (optional: cold start, upper bound)."""
+    def expert(self) -> Message:
+        """What an expert would say now (optional: demonstrations for a cold start, an upper bound)."""
         raise EnvError(f"{type(self).__name__} has no expert: give cold_start a file of chats instead")

@@ -1,0 +1,268 @@
+"""`check_env`: an environment's contract, executed; every environment of ours passes it in the test suite.
+
+Invariant: it judges by what an environment says and does, messages in and steps out, and reports every broken
+promise in a sentence instead of raising.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from turnwise.envs.base import Env
+from turnwise.envs.probes import final_message, hostile_messages, sample_call
+from turnwise.errors import EnvError
+from turnwise.seeds import derive_seed
+from turnwise.types import Message, Step, Task
+
+T = TypeVar("T")
+
+_MAX_EXPERT_TURNS = 200
+_SECONDS = 120.0
+
+
+class _BrokenError(Exception):
+    """A promise that was not kept, as a finding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """Everything an episode showed: what must be equal when it is played again."""
+
+    opening: tuple[Message, ...]
+    steps: tuple[Step, ...]
+    keys: tuple[str | None, ...]
+    """The state key before each move, and after the last unless the episode was done."""
+
+
+async def check_env(env: Env, tasks: Sequence[Task] | None = None, episodes: int = 3) -> list[str]:
+    """The promises of the contract that `env` breaks, one sentence each; an empty list means it passes.
+
+    Plays the first `episodes` of `tasks`, by default those of the train and test splits.
+    """
+    findings: list[str] = []
+    chosen = list(tasks[:episodes]) if tasks is not None else _first_tasks(env, episodes, findings)
+    if not chosen:
+        return [*findings, "there is no task to play"]
+    for task in chosen:
+        for check in (_check_opening, _check_hostile, _check_replay, _check_fork, _check_expert):
+            try:
+                await check(env, task)
+            except _BrokenError as broken:
+                findings.append(f"task '{task.id}': {broken}")
+    try:
+        await _check_interleaving(env, chosen)
+    except _BrokenError as broken:
+        findings.append(str(broken))
+    return list(dict.fromkeys(findings))
+
+
+def _first_tasks(env: Env, episodes: int, findings: list[str]) -> list[Task]:
+    chosen: list[Task] = []
+    for split in ("train", "test"):
+        try:
+            listed = env.tasks(split)
+            chosen += [listed[i] for i in range(min(episodes, len(listed)))]
+            if not listed:
+                findings.append(f"tasks('{split}') is empty")
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+            findings.append(f"tasks('{split}') raised {_words(error)}")
+    return chosen
+
+
+async def _check_opening(env: Env, task: Task) -> None:
+    """The members of a group read the same opening, whatever their luck."""
+    openings = [(await _play(env, task, [], "nothing", luck)).opening for luck in (0, 0, 1)]
+    if openings[0] != openings[1]:
+        raise _BrokenError("reset gives different messages for the same task and luck")
+    if openings[0] != openings[2]:
+        raise _BrokenError("reset's messages depend on luck: the task's seed makes the start, luck what comes after")
+
+
+async def _check_hostile(env: Env, task: Task) -> None:
+    """Nothing a model can write raises, at the start or in the middle of an episode."""
+    probes = hostile_messages(_try("tools", lambda: env.tools))
+    for what, message in probes:
+        await _play(env, task, [message], what)
+    await _play(env, task, [message for _, message in probes], "a series of odd messages")
+
+
+async def _check_replay(env: Env, task: Task) -> None:
+    """The same task, luck and messages give the same episode."""
+    for script in await _scripts(env, task):
+        first, again = [await _play(env, task, script, "a scripted episode") for _ in range(2)]
+        _compare(first, again, "played twice with the same luck and messages, the episode differs")
+
+
+async def _check_interleaving(env: Env, tasks: Sequence[Task]) -> None:
+    """Two episodes side by side leave each other alone."""
+    episodes = [(task, script) for task in (tasks[0], tasks[-1]) for script in await _scripts(env, task)]
+    alone = [await _play(env, task, script, "a scripted episode") for task, script in episodes]
+    together = await asyncio.gather(
+        *(_play(env, task, script, "an episode beside others") for task, script in episodes)
+    )
+    for one, other in zip(alone, together, strict=True):
+        _compare(one, other, "episodes disturb each other: keep an episode's state out of what spawn() shares")
+
+
+async def _check_fork(env: Env, task: Task) -> None:
+    """A fork goes on as the original would have, and leaves the original alone."""
+    if type(env).fork is Env.fork:
+        return
+    for script in await _scripts(env, task):
+        await _fork_halfway(env, task, script)
+
+
+async def _fork_halfway(env: Env, task: Task, script: Sequence[Message]) -> None:
+    expected = await _play(env, task, script, "a scripted episode")
+    half = len(expected.steps) // 2
+    original = _try("spawn", env.spawn)
+    opening = tuple(await _guard("reset", lambda: original.reset(task, _luck(task))))
+    start = await _go_on(original, opening, script[:half], "a scripted episode")
+    for member in (_try("fork", original.fork), _try("fork", original.fork), original):
+        rest = await _go_on(member, opening, script[half:], "a forked episode")
+        record = _Record(opening=opening, steps=start.steps + rest.steps, keys=start.keys + rest.keys[1:])
+        _compare(expected, record, "a fork and its original do not go on alike, or disturb each other")
+        await _guard("close", member.close)
+
+
+async def _check_expert(env: Env, task: Task) -> None:
+    """The expert's messages are well formed, and play the episode to its end."""
+    if type(env).expert is not Env.expert:
+        await _expert_messages(env, task)
+
+
+async def _expert_messages(env: Env, task: Task) -> list[Message]:
+    player = _try("spawn", env.spawn)
+    await _guard("reset", lambda: player.reset(task, _luck(task)))
+    messages: list[Message] = []
+    for _ in range(_MAX_EXPERT_TURNS):
+        messages.append(_try("expert", player.expert))
+        _check_expert_message(player, messages[-1])
+        if (await _step(player, messages[-1], "the expert's message")).done:
+            await _guard("close", player.close)
+            return messages
+    raise _BrokenError(f"the expert did not finish within {_MAX_EXPERT_TURNS} turns")
+
+
+def _check_expert_message(env: Env, message: Message) -> None:
+    if not isinstance(message, Message) or message.role != "assistant":
+        raise _BrokenError(f"the expert gave {message!r}; return Message(role='assistant', ...)")
+    names = [spec.name for spec in env.tools]
+    for call in message.tool_calls:
+        if call.name not in names:
+            raise _BrokenError(f"the expert called '{call.name}', which is not among the tools: {', '.join(names)}")
+        if call.problem or not _is_object(call.arguments):
+            raise _BrokenError(f"the expert called {call.name} with '{call.arguments}', which is not a JSON object")
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except ValueError:
+        return False
+
+
+async def _scripts(env: Env, task: Task) -> list[list[Message]]:
+    """What to play: each tool, odd calls and final answers in a row; and the expert's own episode, if any."""
+    tools = _try("tools", lambda: env.tools)
+    calls = [sample_call(spec, f"call-{i}") for i, spec in enumerate(tools)]
+    valid = [Message(role="assistant", content="", tool_calls=(call,)) for call in calls]
+    odd = [message for _, message in hostile_messages(tools) if message.tool_calls]
+    scripts = [[*valid, *odd, *[final_message()] * 3]]
+    if type(env).expert is not Env.expert:
+        # A broken expert is `_check_expert`'s finding, not that of every check which plays it.
+        with contextlib.suppress(_BrokenError):
+            scripts.append(await _expert_messages(env, task))
+    return scripts
+
+
+async def _play(env: Env, task: Task, script: Sequence[Message], what: str, luck: int | None = None) -> _Record:
+    """Plays the script on a spawned episode, to its end or the episode's, and checks every step on the way."""
+    player = _try("spawn", env.spawn)
+    opening = tuple(await _guard("reset", lambda: player.reset(task, _luck(task) if luck is None else luck)))
+    if not opening:
+        raise _BrokenError("reset gave no message to read")
+    record = await _go_on(player, opening, script, what)
+    await _guard("close", player.close)
+    return record
+
+
+async def _go_on(player: Env, opening: tuple[Message, ...], script: Sequence[Message], what: str) -> _Record:
+    steps: list[Step] = []
+    keys = [_state_key(player)]
+    for message in script:
+        # A pause, as sampling would make, lets an episode beside this one run in between.
+        await asyncio.sleep(0)
+        steps.append(await _step(player, message, what))
+        if steps[-1].done:
+            await _expect_refusal(player, message)
+            break
+        keys.append(_state_key(player))
+    return _Record(opening=opening, steps=tuple(steps), keys=tuple(keys))
+
+
+async def _step(player: Env, message: Message, what: str) -> Step:
+    step = await _guard(f"step on {what}", lambda: player.step(message))
+    if not isinstance(step, Step):
+        raise _BrokenError(f"step returned {type(step).__name__}, not a Step")
+    for name, value in {**step.rewards, **step.metrics}.items():
+        if not name or not math.isfinite(value):
+            raise _BrokenError(f"reward or metric '{name}' is {value}; it needs a name and a finite value")
+    return step
+
+
+async def _expect_refusal(player: Env, message: Message) -> None:
+    try:
+        await asyncio.wait_for(player.step(message), _SECONDS)
+    except EnvError:
+        return
+    except Exception as error:
+        raise _BrokenError(f"a step after done must raise EnvError, not {_words(error)}") from error
+    raise _BrokenError("a step after done is answered; raise EnvError, or an answer can be paid twice")
+
+
+def _state_key(player: Env) -> str | None:
+    key, again = _try("state_key", player.state_key), _try("state_key", player.state_key)
+    if key != again:
+        raise _BrokenError(f"state_key() changes while the state does not: '{key}', then '{again}'")
+    if key is not None and not (isinstance(key, str) and key):
+        raise _BrokenError(f"state_key() is {key!r}; give a non-empty string, or None")
+    return key
+
+
+def _compare(expected: _Record, record: _Record, finding: str) -> None:
+    if expected.opening != record.opening:
+        raise _BrokenError(f"{finding} (first seen in reset)")
+    for turn, (step, again) in enumerate(zip(expected.steps, record.steps, strict=False)):
+        if step != again:
+            raise _BrokenError(f"{finding} (first seen in turn {turn})")
+    if expected.keys != record.keys:
+        raise _BrokenError(f"{finding} (first seen in state_key)")
+
+
+async def _guard(what: str, act: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await asyncio.wait_for(act(), _SECONDS)
+    except TimeoutError as error:
+        raise _BrokenError(f"{what} took longer than {_SECONDS:g} seconds") from error
+    except Exception as error:
+        raise _BrokenError(f"{what} raised {_words(error)}") from error
+
+
+def _try(what: str, act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except Exception as error:
+        raise _BrokenError(f"{what} raised {_words(error)}") from error
+
+
+def _luck(task: Task) -> int:
+    return derive_seed("check_env", task.id)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
