@@ -33,6 +33,10 @@ class Render(Protocol):
         """Reads the agent's move; never raises, never drops text: what is malformed is said in the message."""
         ...
 
+    def write(self, message: Message) -> str:
+        """A message of the assistant as the raw text a model would sample, in its own format of tool calls."""
+        ...
+
     def encode_action(self, text: str) -> tuple[int, ...]:
         """The ids an assistant's raw text would be sampled as, its end token last (demonstrations)."""
         ...

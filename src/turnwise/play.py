@@ -1,0 +1,149 @@
+"""A person plays an environment: reads what the agent would read, writes what the agent would write.
+
+Invariant: a person's text goes the way a model's does (`parse_text`, then `Env.step`), so whatever the
+environment answers here, it answers in training; shorthand only saves typing.
+"""
+
+import asyncio
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from turnwise.envs.base import Env
+from turnwise.errors import EnvError
+from turnwise.render.formats import format_call, parse_text
+from turnwise.types import Json, Message, Step, Task, ToolSpec
+
+Ask: TypeAlias = Callable[[], str]
+"""Waits for one line; EOFError or KeyboardInterrupt means that the person is leaving."""
+Show: TypeAlias = Callable[[RenderableType], None]
+
+_COMMANDS: Final = """Write what the assistant says, on one line, or:
+  /call NAME key=value key="two words"   call a tool
+  /call NAME {"key": "value"}            the same, with the arguments as JSON
+  /help                                  this, and the tools
+  /quit                                  leave"""
+
+
+async def play(env: Env, task: Task, luck: int, ask: Ask, show: Show) -> float:
+    """Plays one episode of `task` and returns the reward that was paid, all of it."""
+    player = env.spawn()
+    paid: dict[str, float] = {}
+    try:
+        for opening in await player.reset(task, luck):
+            show(_draw(opening))
+        show(_draw_help(player.tools))
+        while (move := _next_move(ask, show, player.tools)) is not None:
+            step = await player.step(move)
+            for name, value in step.rewards.items():
+                paid[name] = paid.get(name, 0.0) + value
+            _show_step(step, show)
+            if step.done:
+                break
+    finally:
+        await player.close()
+    reward = math.fsum(paid.values())
+    show(Text(f"Reward {reward:g}{_list_channels(paid, ' (', ')')}", style="bold"))
+    return reward
+
+
+def play_in_terminal(env: Env, task_index: int = 0, split: str = "train", luck: int = 0) -> float:
+    """Plays one task of a split in this terminal: `play_in_terminal(env, task_index=3, split="test")`."""
+    tasks = env.tasks(split)
+    if not 0 <= task_index < len(tasks):
+        raise EnvError(f"no task {task_index} in '{split}': it has {len(tasks)}, counted from 0")
+    console = Console(highlight=False)
+    task = tasks[task_index]
+    console.print(Text(f"Task {task.id}, luck {luck}", style="bold"))
+    return asyncio.run(play(env, task, luck, lambda: console.input("> "), console.print))
+
+
+def _next_move(ask: Ask, show: Show, tools: Sequence[ToolSpec]) -> Message | None:
+    """The person's next message, or None when the person leaves."""
+    while True:
+        try:
+            line = ask().strip()
+        except (EOFError, KeyboardInterrupt):
+            return None
+        command, _, rest = line.partition(" ")
+        if command == "/quit":
+            return None
+        if command == "/help":
+            show(_draw_help(tools))
+        elif command == "/call":
+            try:
+                text = _expand_call(rest, tools)
+            except ValueError as error:
+                show(Text(f"/call: {error}", style="red"))
+                continue
+            show(Text(text, style="bold"))
+            return parse_text(text)
+        elif line:
+            return parse_text(line)
+
+
+def _expand_call(shorthand: str, tools: Sequence[ToolSpec]) -> str:
+    """`search query=Oslo k=3` as the assistant would write it; a ValueError says what is wrong."""
+    name, _, given = shorthand.strip().partition(" ")
+    given = given.strip()
+    if not name:
+        raise ValueError("which tool? " + (", ".join(tool.name for tool in tools) or "there are none here"))
+    if given.startswith("{"):
+        return format_call(name, given)
+    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+    arguments: dict[str, Json] = {}
+    for pair in shlex.split(given):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"'{pair}' is not key=value")
+        arguments[key] = value if _is_text(parameters, key) else _read_value(value)
+    return format_call(name, arguments)
+
+
+def _is_text(parameters: Mapping[str, Json], key: str) -> bool:
+    """Whether the schema wants a string, so that `year=1990` may stay one."""
+    properties = parameters.get("properties")
+    schema = properties.get(key) if isinstance(properties, Mapping) else None
+    return isinstance(schema, Mapping) and schema.get("type") == "string"
+
+
+def _read_value(text: str) -> Json:
+    try:
+        value: Json = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def _show_step(step: Step, show: Show) -> None:
+    if step.rewrites is not None:
+        show(Text("The conversation now reads:", style="italic"))
+    for message in step.messages if step.rewrites is None else step.rewrites:
+        show(_draw(message))
+    if step.rewards:
+        show(Text(_list_channels(step.rewards, "reward: ", ""), style="green"))
+    if step.done:
+        show(Text(f"The episode is over.{_list_channels(step.metrics, ' ', '')}", style="bold"))
+
+
+def _draw(message: Message) -> Text:
+    who = f"{message.role} {message.name}" if message.name else message.role
+    return Text.assemble((who, "cyan"), "\n", (message.content, "dim"))
+
+
+def _draw_help(tools: Sequence[ToolSpec]) -> Text:
+    drawn = Text(_COMMANDS, style="dim italic")
+    for tool in tools:
+        drawn.append(f"\n{tool.name}", style="bold not italic")
+        drawn.append(f": {tool.description}\n  {json.dumps(tool.parameters, ensure_ascii=False)}")
+    return drawn
+
+
+def _list_channels(values: Mapping[str, float], before: str, after: str) -> str:
+    listed = ", ".join(f"{name} {value:g}" for name, value in values.items())
+    return f"{before}{listed}{after}" if listed else ""

@@ -1,0 +1,103 @@
+"""Token-in-token-out over any Hugging Face chat template: sampled ids stay as they were sampled.
+
+Invariant: `extend` tokenises only what the template writes after an action, so what was fed and what was
+sampled, concatenated, is the row. The end of a turn is an action when it was sampled and context when not.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from turnwise.errors import RenderError
+from turnwise.render.formats import format_message, parse_text
+from turnwise.render.template import ChatTemplate, RenderSettings, Tokenizer
+from turnwise.types import Message, ToolSpec
+
+# Llama 3's end of a message that expects a tool's answer: its template writes it for built-in tools alone, but
+# the models sample it after other calls too.
+_OTHER_ENDS: Final = ("<|eom_id|>",)
+_EXTENSIONS_KEPT: Final = 1024
+
+
+class ChatRender:
+    """A `Render` over a tokenizer with a chat template; it holds no conversation, so episodes may share it."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: RenderSettings) -> None:
+        self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer, settings)
+        written_end = self._find_written_end()
+        eos = tokenizer.eos_token_id
+        if written_end is None and eos is None:
+            raise RenderError(
+                f"the chat template of '{tokenizer.name_or_path}' ends a turn with no token of its own and the "
+                "tokenizer has no eos token: set one, or give render.template a Jinja file that writes one"
+            )
+        self._template_ends = written_end is not None
+        self._end = written_end if written_end is not None else eos
+        others = [i for i, token in tokenizer.added_tokens_decoder.items() if token.content in _OTHER_ENDS]
+        self._stop_ids = tuple(dict.fromkeys(i for i in (self._end, eos, *others) if i is not None))
+        header = self._template.write_after_action((Message(role="user", content="Hello"),))
+        self._opens_thinking = header.rfind("<think>") > header.rfind("</think>")
+        # Safe to keep: what follows an action depends on nothing but the new messages, and these are values.
+        self._extension = lru_cache(maxsize=_EXTENSIONS_KEPT)(self._tokenise_extension)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The template's end of turn, the tokenizer's eos where that is another, and Llama 3's end of message."""
+        return self._stop_ids
+
+    def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """A whole conversation, up to and including the header of the assistant's next turn."""
+        return self._encode(self._template.write(messages, tools))
+
+    def extend(self, action_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+        """What follows `action_ids`: its end where none was sampled, new messages, the assistant's next header."""
+        forced_end, rest = self._extension(tuple(messages))
+        ended = bool(action_ids) and action_ids[-1] in self._stop_ids
+        return rest if ended else (*forced_end, *rest)
+
+    def parse(self, action_ids: Sequence[int]) -> Message:
+        """Reads the agent's move, its end token aside; a thought that the header opened is a thought."""
+        ended = bool(action_ids) and action_ids[-1] in self._stop_ids
+        text = self.decode(action_ids[:-1] if ended else action_ids)
+        return parse_text(f"<think>{text}" if self._opens_thinking else text)
+
+    def write(self, message: Message) -> str:
+        """A message of the assistant as raw text, its calls in the format of this template."""
+        return format_message(message, self._template.call_format)
+
+    def encode_action(self, text: str) -> tuple[int, ...]:
+        """The ids of an assistant's raw text and its end token, as they would follow the header."""
+        if self._opens_thinking:
+            thinks = text.startswith("<think>")
+            text = text.removeprefix("<think>").removeprefix("\n") if thinks else f"\n</think>\n\n{text}"
+        assert self._end is not None, "checked when the renderer was made"
+        return (*self._encode(text), self._end)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Ids as text, special tokens shown."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def _find_written_end(self) -> int | None:
+        """The token with which the template ends every turn of the assistant, if it is one token."""
+        known = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}
+        return next((i for i in self._encode(self._template.write_end_of_turn()) if i in known), None)
+
+    def _tokenise_extension(self, messages: tuple[Message, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What ends an action that did not end itself, and what follows in either case."""
+        assert self._end is not None, "checked when the renderer was made"
+        ids = self._encode(self._template.write_after_action(messages))
+        if not self._template_ends:
+            return (self._end,), ids
+        cut = ids.index(self._end) + 1
+        return ids[:cut], ids[cut:]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        # A tool may answer with a lone surrogate, which no tokenizer takes.
+        sound = text.encode("utf-8", "replace").decode()
+        return tuple(self._tokenizer.encode(sound, add_special_tokens=False))
+
+
+def make_render(tokenizer: Tokenizer, settings: RenderSettings | None = None) -> ChatRender:
+    """The renderer of a tokenizer: `make_render(AutoTokenizer.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct"))`."""
+    return ChatRender(tokenizer, settings or RenderSettings())
