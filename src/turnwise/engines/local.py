@@ -1,0 +1,318 @@
+"""The local engine: continuous batched sampling in process, on the learner's own weights.
+
+Invariant: everything happens in one task of the caller's event loop, admit, prefill, decode, resolve, and
+between two steps the episodes run; so with tools that run inline the order of all things is fixed.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import torch
+from pydantic import PositiveInt
+from transformers import PreTrainedModel
+
+from turnwise.engines.base import Completion, Sampling
+from turnwise.engines.lanes import Feed, Lanes
+from turnwise.engines.slots import Loan, Request, Slot, SlotTable
+from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
+from turnwise.errors import ModelError
+from turnwise.settings import Settings
+
+
+class EngineSettings(Settings):
+    """How the local engine batches."""
+
+    slots: PositiveInt = 64
+    """Conversations that are sampled, or keep their keys and values, at the same time."""
+    prefill_tokens: PositiveInt = 8192
+    """The most prompt tokens, padding included, that one forward reads; longer prompts are read in pieces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What an engine has done since it was made."""
+
+    prefill_tokens: int = 0
+    """Prompt tokens computed."""
+    reused_tokens: int = 0
+    """Prompt tokens found in a cache instead: the session's own, or one with the same beginning."""
+    decode_tokens: int = 0
+    """Tokens sampled by decode steps; each turn's first comes from its prefill."""
+    decode_steps: int = 0
+    evictions: int = 0
+    """Idle sessions that lost their cache to another and will be read anew."""
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class LocalEngine:
+    """Samples from a Hugging Face decoder-only model, or a LoRA-wrapped one, without copying its weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        settings: EngineSettings,
+        context_limit: int | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        """`context_limit` defaults to the model's positions; `autocast` runs matmuls and the cache in that type."""
+        self._model = model
+        self._settings = settings
+        self._context_limit = resolve_context_limit(model, context_limit)
+        self._lanes = Lanes(
+            sampled_model(model), count=settings.slots, context_limit=self._context_limit, autocast=autocast
+        )
+        self._table = SlotTable(settings.slots)
+        self._queue: deque[Request] = deque()
+        self._arrivals: list[Slot] = []
+        self._task: asyncio.Task[None] | None = None
+        self._version = 0
+        self._counters = Counters()
+
+    @property
+    def context_limit(self) -> int:
+        """The most tokens, prompt and completion together, that one conversation may hold."""
+        return self._context_limit
+
+    @property
+    def counters(self) -> Counters:
+        """What was done so far; subtract two readings to cost a rollout."""
+        return replace(self._counters, evictions=self._table.evictions)
+
+    async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Samples one turn after `prompt_ids`; only what the session's cache does not hold is computed."""
+        room = self._context_limit - len(prompt_ids)
+        if not prompt_ids:
+            raise ModelError(f"session '{session}': the prompt is empty; a model needs a token to start from")
+        if room < 1:
+            raise ModelError(
+                f"session '{session}': a prompt of {len(prompt_ids)} tokens leaves no room to answer in a context of "
+                f"{self._context_limit}; shorten it or raise the context limit"
+            )
+        assert sampling.max_tokens > 0, "a turn has room for a token"
+        request = Request(
+            session=session,
+            prompt=list(prompt_ids),
+            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            future=asyncio.get_running_loop().create_future(),
+        )
+        self._wake()
+        self._queue.append(request)
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            self._withdraw(request)
+            raise
+
+    async def end(self, session: str) -> None:
+        """Forgets a conversation; a turn it still has under way fails."""
+        for request in self._requests():
+            if request.session == session:
+                self._withdraw(request)
+                request.fail(ModelError(f"session '{session}' was ended during a turn of its own"))
+        self._table.forget(session)
+
+    async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Takes weights, copying only those that are not the model's own tensors already, and drops every cache.
+
+        A turn under way goes on with the new weights, its context read anew, and keeps the version of its start.
+        """
+        copy_weights(self._model, weights)
+        self._version = version
+        self._lanes.clear()
+        self._table.drop_caches()
+        self._arrivals = self._table.in_use
+
+    def _wake(self) -> None:
+        """Makes sure that the sampling task runs, in the caller's loop."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None and not self._task.done():
+            if self._task.get_loop() is loop:
+                return
+            self._abandon()
+        self._task = loop.create_task(self._drain())
+        self._task.add_done_callback(self._settle)
+
+    async def _drain(self) -> None:
+        while self._queue or self._table.in_use:
+            self._admit()
+            self._prefill()
+            self._decode()
+            await asyncio.sleep(0)
+
+    def _settle(self, task: asyncio.Task[None]) -> None:
+        """Passes what ended the sampling task, if it did not simply run dry, on to everyone who waits."""
+        if task.cancelled():
+            for request in self._requests():
+                request.future.cancel()
+        elif failure := task.exception():
+            for request in self._requests():
+                request.fail(failure)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Drops all requests and all caches, whose state nobody can vouch for any more."""
+        self._queue.clear()
+        self._arrivals.clear()
+        self._table.clear()
+        self._lanes.clear()
+
+    def _requests(self) -> list[Request]:
+        seated = [slot.request for slot in self._table.slots if slot.request is not None]
+        return [*self._queue, *seated]
+
+    def _withdraw(self, request: Request) -> None:
+        """Takes a request out, whether it sits in a slot or still waits for one."""
+        slot = self._table.find(request.session)
+        if slot is not None and slot.request is request:
+            if slot in self._arrivals:
+                self._arrivals.remove(slot)
+            self._lanes.rest([slot.lane])
+            self._table.vacate(slot)
+        elif request in self._queue:
+            self._queue.remove(request)
+
+    def _admit(self) -> None:
+        """Seats waiting requests: first those whose session has a slot, then the others as they came."""
+        waiting: list[Request] = []
+        for request in self._queue:
+            slot = self._table.find(request.session)
+            if slot is not None and slot.request is None:
+                self._seat(slot, request)
+            else:
+                waiting.append(request)
+        self._queue.clear()
+        for request in waiting:
+            # A session asks for one turn at a time; should two come at once, the second waits for the first.
+            slot = None if self._table.find(request.session) else self._table.claim(request.session)
+            if slot is None:
+                self._queue.append(request)
+            else:
+                self._seat(slot, request)
+
+    def _seat(self, slot: Slot, request: Request) -> None:
+        self._count(reused_tokens=self._table.seat(slot, request))
+        self._arrivals.append(slot)
+
+    def _prefill(self) -> None:
+        """Reads what the arrivals miss and samples the first token of each."""
+        if not self._arrivals:
+            return
+        began = time.perf_counter()
+        arrivals, self._arrivals = self._arrivals, []
+        self._lanes.prepare(
+            [slot.lane for slot in arrivals],
+            [slot.turn.sampling for slot in arrivals],
+            drawn=[len(slot.turn.ids) for slot in arrivals],
+        )
+        for loans in self._table.waves(arrivals):
+            self._lend([loan for loan in loans if loan.donor is not None])
+            for slot in (slots := [loan.slot for loan in loans]):
+                self._read_ahead(slot)
+            for batch in _batches(slots, self._settings.prefill_tokens):
+                self._begin(batch)
+        self._count(prefill_seconds=time.perf_counter() - began)
+
+    def _lend(self, loans: Sequence[Loan]) -> None:
+        if not loans:
+            return
+        donors = [loan.donor.lane for loan in loans if loan.donor is not None]
+        self._lanes.copy(donors, [loan.slot.lane for loan in loans], max(loan.length for loan in loans))
+        for loan in loans:
+            self._count(reused_tokens=loan.length - len(loan.slot.held))
+            loan.slot.held = loan.slot.wanted()[: loan.length]
+
+    def _read_ahead(self, slot: Slot) -> None:
+        """Reads a prompt that is over the budget of one forward, up to its last piece."""
+        budget = self._settings.prefill_tokens
+        while len(missing := slot.missing()) > budget:
+            self._lanes.read([Feed(lane=slot.lane, start=len(slot.held), ids=missing[:budget])])
+            self._hold(slot, missing[:budget])
+
+    def _begin(self, slots: Sequence[Slot]) -> None:
+        """Reads the rest of these prompts in one forward and samples after each."""
+        feeds = [Feed(lane=slot.lane, start=len(slot.held), ids=slot.missing()) for slot in slots]
+        tokens, logprobs = self._lanes.prefill(feeds, **_needs(slots))
+        for slot, feed in zip(slots, feeds, strict=True):
+            self._hold(slot, feed.ids)
+        self._take(slots, tokens, logprobs)
+
+    def _hold(self, slot: Slot, ids: Sequence[int]) -> None:
+        slot.held += ids
+        self._count(prefill_tokens=len(ids))
+
+    def _decode(self) -> None:
+        """Samples one more token for every turn under way."""
+        self._pack()
+        slots = self._table.in_use
+        if not slots:
+            return
+        began = time.perf_counter()
+        length = max(len(slot.held) for slot in slots) + 1
+        tokens, logprobs = self._lanes.decode(slots[-1].lane + 1, length, **_needs(slots))
+        for slot in slots:
+            slot.held.append(slot.turn.ids[-1])
+        self._take(slots, [tokens[slot.lane] for slot in slots], [logprobs[slot.lane] for slot in slots])
+        self._count(decode_tokens=len(slots), decode_steps=1, decode_seconds=time.perf_counter() - began)
+
+    def _pack(self) -> None:
+        swaps = self._table.swaps()
+        if swaps:
+            length = max(len(slot.held) for pair in swaps for slot in pair)
+            self._lanes.exchange([slot.lane for slot, _ in swaps], [slot.lane for _, slot in swaps], length)
+            for one, other in swaps:
+                self._table.exchange(one, other)
+
+    def _take(self, slots: Sequence[Slot], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Adds one sampled token to each turn and hands over those that it ends."""
+        if not math.isfinite(math.fsum(logprobs)):
+            raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
+        ended: list[Slot] = []
+        for slot, token, logprob in zip(slots, tokens, logprobs, strict=True):
+            turn = slot.turn
+            if turn.version is None:
+                turn.version = self._version
+            if turn.take(token, logprob):
+                ended.append(slot)
+        if ended:
+            self._lanes.rest([slot.lane for slot in ended])
+        for slot in ended:
+            turn = slot.turn
+            self._table.vacate(slot)
+            turn.complete()
+
+    def _count(self, **amounts: float) -> None:
+        """Adds to the counters of these names."""
+        sums = {name: getattr(self._counters, name) + amount for name, amount in amounts.items()}
+        self._counters = replace(self._counters, **sums)
+
+
+def _batches(slots: Sequence[Slot], budget: int) -> Iterator[list[Slot]]:
+    """Slots whose missing tokens, padded to the longest, fit the budget together; like lengths side by side."""
+    batch: list[Slot] = []
+    for slot in sorted(slots, key=lambda slot: len(slot.missing())):
+        if batch and (len(batch) + 1) * len(slot.missing()) > budget:
+            yield batch
+            batch = []
+        batch.append(slot)
+    yield batch
+
+
+class _Needs(TypedDict):
+    greedy: bool
+    truncate: bool
+
+
+def _needs(slots: Sequence[Slot]) -> _Needs:
+    """Which sampling work the turns of these slots ask for."""
+    samplings = [slot.turn.sampling for slot in slots]
+    return {
+        "greedy": any(sampling.temperature == 0 for sampling in samplings),
+        "truncate": any(sampling.top_k > 0 or sampling.top_p < 1 for sampling in samplings),
+    }

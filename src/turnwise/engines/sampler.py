@@ -1,0 +1,71 @@
+"""Sampling from logits: temperature, top-k, top-p, then one inverse-CDF draw per row.
+
+Invariant: a row's token depends on its own logits, settings and uniform alone, never on the rows beside it;
+and its logprob is that of the distribution it was drawn from. Shapes: B rows, V vocabulary.
+"""
+
+import random
+
+import torch
+
+_WEIGHT_BITS = 40
+"""Probabilities become integers of this many bits: their sums are exact in any order, so the CDF never
+falls, a token of no weight is never hit, and 2^18 tokens still fit in 63 bits."""
+
+
+def draw_uniforms(seed: int, count: int) -> list[float]:
+    """The uniforms in [0, 1) of a turn's first `count` tokens, from its seed alone."""
+    source = random.Random(seed)
+    return [source.random() for _ in range(count)]
+
+
+def sample(
+    logits: torch.Tensor,
+    uniform: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    *,
+    greedy: bool,
+    truncate: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token per row and its logprob, both [B], from logits [B, V] and four settings [B].
+
+    A temperature of 0 takes the most likely token (the first among equals), whose logprob is that of the
+    untempered, untruncated softmax. `greedy` and `truncate` say whether any row needs that work: rows that
+    do not are the same either way.
+    """
+    is_greedy = (temperature == 0)[:, None]  # [B, 1]
+    scale = temperature[:, None]  # [B, 1]
+    if greedy:
+        scale = scale.masked_fill(is_greedy, 1.0)
+    scaled = logits / scale  # [B, V]
+    scaled = scaled - scaled.amax(-1, keepdim=True)  # [B, V], the best is 0
+    mass = scaled.exp()  # [B, V]
+    if truncate:
+        mass = mass * (_kept(mass, top_k[:, None], top_p[:, None]) | is_greedy)  # [B, V]
+    weight = (mass * 2**_WEIGHT_BITS).long()  # [B, V]
+    draw = uniform[:, None]  # [B, 1]
+    if greedy:
+        weight = torch.where(is_greedy, (scaled == 0).long(), weight)  # [B, V]
+        draw = draw.masked_fill(is_greedy, 0.0)
+    cumulative = weight.cumsum(-1)  # [B, V]
+    total = cumulative[:, -1:]  # [B, 1]
+    target = torch.minimum((draw * total).long(), total - 1)  # [B, 1]
+    token = torch.searchsorted(cumulative, target, right=True)  # [B, 1]
+    # Only logits that are not finite can overshoot; their logprob, not a finite number either, tells the caller.
+    token = token.clamp(max=logits.shape[-1] - 1)
+    logprob = scaled.gather(1, token) - mass.sum(-1, keepdim=True).log()  # [B, 1]
+    return token[:, 0], logprob[:, 0]
+
+
+def _kept(mass: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Which tokens top-k and then top-p keep, [B, V] bool; the most likely one always stays."""
+    ordered, order = torch.sort(mass.double(), dim=-1, descending=True, stable=True)  # [B, V] each
+    rank = torch.arange(mass.shape[-1], device=mass.device)  # [V]
+    in_top_k = (rank < top_k) | (top_k == 0)  # [B, V]
+    ordered = ordered * in_top_k
+    total = ordered.sum(-1, keepdim=True)  # [B, 1]
+    before = ordered.cumsum(-1) - ordered  # [B, V], mass of the likelier tokens
+    in_top_p = (before < top_p * total) | (top_p >= 1) | (rank == 0)  # [B, V]
+    return torch.zeros_like(in_top_p).scatter(1, order, in_top_k & in_top_p)

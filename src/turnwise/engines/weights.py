@@ -1,0 +1,49 @@
+"""What the local engine asks of a model: how long a context, which forward, and its weights.
+
+Invariant: `copy_weights` leaves the model wholly as it was or wholly as given; a weight is never forgotten.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import PreTrainedModel
+
+from turnwise.errors import ModelError
+
+
+def resolve_context_limit(model: PreTrainedModel, asked: int | None) -> int:
+    """The context asked for, or all the positions the model has."""
+    positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = asked or positions
+    if limit is None:
+        raise ModelError("the model names no max_position_embeddings: set a context limit")
+    if positions is not None and limit > positions:
+        raise ModelError(f"a context of {limit} tokens does not fit a model of {positions} positions: lower the limit")
+    return limit
+
+
+def sampled_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The model whose forward takes our cache and masks: for a LoRA wrapper, what it wraps, adapters and all."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise ModelError(f"{model.active_peft_config.peft_type} adapters cannot be sampled from: use LoRA")
+    return model.get_base_model()
+
+
+def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
+    """Puts weights into the model; a tensor that is the model's own already costs nothing."""
+    own: dict[str, torch.Tensor] = model.state_dict()
+    if unknown := sorted(weights.keys() - own.keys()):
+        raise ModelError(f"the model has no weight '{unknown[0]}' ({len(unknown)} unknown names)")
+    given = {own[name].data_ptr() for name in weights}
+    missing = [name for name, weight in model.named_parameters() if weight.data_ptr() not in given]
+    if missing:
+        raise ModelError(f"no value given for the weight '{missing[0]}' ({len(missing)} missing)")
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            raise ModelError(f"the weight '{name}' has shape {tuple(weight.shape)}, not {tuple(own[name].shape)}")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            if weight.data_ptr() != own[name].data_ptr():
+                own[name].copy_(weight)

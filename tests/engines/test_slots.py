@@ -1,0 +1,107 @@
+"""Who sits where, without a model: claims, evictions, shared prompts and the packing of lanes."""
+
+import asyncio
+
+from turnwise.engines.base import Sampling
+from turnwise.engines.slots import Request, Slot, SlotTable, shared_prefix
+
+
+def seat(table: SlotTable, session: str, prompt: list[int]) -> Slot:
+    slot = table.find(session) or table.claim(session)
+    assert slot is not None
+    loop = asyncio.new_event_loop()
+    request = Request(
+        session=session, prompt=prompt, sampling=Sampling(max_tokens=4, stop_ids=()), future=loop.create_future()
+    )
+    loop.close()
+    table.seat(slot, request)
+    return slot
+
+
+def finish(table: SlotTable, slot: Slot) -> None:
+    slot.held = slot.wanted()
+    table.vacate(slot)
+
+
+def test_shared_prefix_of_every_length():
+    base = list(range(40))
+    for length in range(40):
+        changed = base.copy()
+        changed[length] = -1
+        assert shared_prefix(base, changed) == length
+    assert shared_prefix(base, base[:17]) == 17
+    assert shared_prefix([], base) == 0
+
+
+def test_free_slots_first_then_the_idle_one_used_longest_ago():
+    table = SlotTable(3)
+    first, second, third = (seat(table, name, [1, 2]) for name in "abc")
+    assert table.claim("d") is None, "everyone is busy"
+    for slot in (second, first, third):
+        finish(table, slot)
+    table.forget("c")
+    assert seat(table, "d", [1]) is third
+    assert table.evictions == 0
+    assert seat(table, "e", [1]) is second
+    assert table.evictions == 1
+    assert table.find("b") is None
+
+
+def test_a_rewritten_prompt_keeps_only_what_it_shares():
+    table = SlotTable(1)
+    slot = seat(table, "a", [1, 2, 3, 4, 5])
+    finish(table, slot)
+    seat(table, "a", [1, 2, 9, 4, 5])
+    assert slot.held == [1, 2]
+    assert slot.missing() == [9, 4, 5]
+
+
+def test_the_last_token_of_a_prompt_is_always_read_again():
+    table = SlotTable(1)
+    slot = seat(table, "a", [1, 2, 3])
+    finish(table, slot)
+    seat(table, "a", [1, 2, 3])
+    assert slot.missing() == [3]
+
+
+def test_equal_starts_are_read_once_and_copied_in_waves():
+    system, first, second = list(range(100, 140)), list(range(10)), list(range(20, 30))
+    table = SlotTable(5)
+    slots = [
+        seat(table, "first, 0", system + first),
+        seat(table, "first, 1", system + first),
+        seat(table, "second, 0", system + second),
+        seat(table, "second, 1", system + second),
+        seat(table, "stranger", [7] * 30),
+    ]
+    plan = [
+        [(loan.slot.session, loan.donor and loan.donor.session, loan.length) for loan in wave]
+        for wave in table.waves(slots)
+    ]
+    assert plan == [
+        [("first, 0", None, 0), ("stranger", None, 0)],
+        [("first, 1", "first, 0", 49), ("second, 0", "first, 0", 40)],
+        [("second, 1", "second, 0", 49)],
+    ]
+
+
+def test_what_a_slot_already_holds_is_lent_without_waiting():
+    table = SlotTable(2)
+    finish(table, seat(table, "a", list(range(50))))
+    newcomer = seat(table, "b", [*range(30), 99])
+    (wave,) = table.waves([newcomer])
+    assert (wave[0].donor, wave[0].length) == (table.find("a"), 30)
+
+
+def test_lanes_are_packed_once_half_of_the_span_is_at_rest():
+    table = SlotTable(6)
+    slots = [seat(table, str(index), [1]) for index in range(6)]
+    for index in (0, 2):
+        finish(table, slots[index])
+    assert table.swaps() == [], "four of six lanes are busy"
+    finish(table, slots[3])
+    assert [(one.session, other.session) for one, other in table.swaps()] == [("4", "0"), ("5", "2")]
+    for one, other in table.swaps():
+        table.exchange(one, other)
+    assert [slot.session for slot in table.slots] == ["4", "1", "5", "3", "0", "2"]
+    assert [slot.lane for slot in table.slots] == list(range(6))
