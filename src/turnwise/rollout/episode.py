@@ -1,0 +1,148 @@
+"""One episode, from a task to a trajectory: the conversation of an environment and an engine.
+
+Invariant: ids go into the trajectory as they were fed and sampled, never re-tokenised; and whatever happens, what was
+sampled so far is in it, with the reason it stopped.
+"""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from turnwise.engines.base import Engine
+from turnwise.envs.base import Env
+from turnwise.errors import TurnwiseError
+from turnwise.render.base import Render
+from turnwise.rollout.limits import Decoding, Limits
+from turnwise.seeds import derive_seed
+from turnwise.types import Step, StopReason, Task, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """Who plays, and by which rules: an engine, the renderer that speaks for it, decoding and limits."""
+
+    engine: Engine
+    render: Render
+    limits: Limits = field(default_factory=Limits)
+    decoding: Decoding = field(default_factory=Decoding)
+
+    @property
+    def context_limit(self) -> int:
+        """The engine's own limit, or a lower one that the recipe set."""
+        asked = self.limits.context_tokens
+        return self.engine.context_limit if asked is None else min(asked, self.engine.context_limit)
+
+
+class _EnvFailure(Exception):
+    """Environment code broke; carries the words for `Trajectory.failure`."""
+
+
+async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
+    """Plays one episode on `env`, an instance spawned for it."""
+    started = time.monotonic()
+    turns: list[Turn] = []
+    metrics: dict[str, float] = {}
+    failure = ""
+    try:
+        async with asyncio.timeout(player.limits.seconds) as clock:
+            stop = await _converse(player, env, task, luck, session, turns, metrics)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        stop = StopReason.TIMEOUT
+    except _EnvFailure as error:
+        stop, failure = StopReason.ENV_FAILED, str(error)
+    finally:
+        await player.engine.end(session)
+        left_open = await _close(env)
+    return Trajectory(
+        task=task,
+        turns=tuple(turns),
+        stop=stop,
+        luck=luck,
+        metrics=metrics,
+        seconds=time.monotonic() - started,
+        failure=failure or left_open,
+    )
+
+
+async def _converse(
+    player: Player, env: Env, task: Task, luck: int, session: str, turns: list[Turn], metrics: dict[str, float]
+) -> StopReason:
+    """Adds turns until somebody ends the episode, and says who."""
+    render, limits = player.render, player.limits
+    with _boundary("reset"):
+        messages = await env.reset(task, luck)
+    context, opens_row = render.start(messages, env.tools), True
+    conversation = list(context)
+    budget = limits.episode_tokens
+    for number in range(limits.max_turns):
+        room = player.context_limit - len(conversation)
+        if room < 1:
+            return StopReason.CONTEXT_FULL
+        if budget is not None and budget < 1:
+            return StopReason.TOKEN_BUDGET
+        sampling = player.decoding.sampling(
+            max_tokens=min(limits.turn_tokens, room, room if budget is None else budget),
+            stop_ids=render.stop_ids,
+            seed=derive_seed(luck, "turn", number),
+        )
+        with _boundary("state_key"):
+            state_key = env.state_key()
+        completion = await player.engine.generate(session, conversation, sampling)
+        turn = Turn(
+            context_ids=context,
+            action_ids=completion.ids,
+            logprobs=completion.logprobs,
+            version=completion.version,
+            opens_row=opens_row,
+            finish=completion.finish,
+            state_key=state_key,
+        )
+        turns.append(turn)
+        message = render.parse(completion.ids)
+        with _boundary("step"):
+            step = await env.step(message)
+        turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
+        metrics.update(step.metrics)
+        if step.done:
+            return StopReason.DONE
+        if budget is not None:
+            budget -= len(completion.ids)
+        context, opens_row = _next_context(render, env, turn, step)
+        conversation = list(context) if opens_row else [*conversation, *turn.action_ids, *context]
+    return StopReason.MAX_TURNS
+
+
+def _next_context(render: Render, env: Env, turn: Turn, step: Step) -> tuple[tuple[int, ...], bool]:
+    """What the agent reads next, and whether that opens a new row."""
+    if step.rewrites is not None:
+        return render.start(step.rewrites, env.tools), True
+    return render.extend(turn.action_ids, step.messages), False
+
+
+async def _close(env: Env) -> str:
+    """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
+    try:
+        with _boundary("close"):
+            await env.close()
+    except _EnvFailure as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def _boundary(where: str) -> Iterator[None]:
+    """The one place where environment code may break without ending the run.
+
+    A user's mistake that one line can explain (a NaN reward, a broken contract) is not luck: it passes.
+    """
+    try:
+        yield
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise _EnvFailure(f"{where}: {type(error).__name__}: {error}") from error

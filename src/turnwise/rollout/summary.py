@@ -1,0 +1,54 @@
+"""What a batch of episodes came to, in numbers for the curves.
+
+Invariant: every episode is counted: those that failed are in `rollout/failed` and in the tokens that were sampled and
+read, which they cost like any other, and in no mean.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from turnwise.types import Finish, Group, StopReason, Trajectory
+
+
+def summarise(groups: Sequence[Group]) -> dict[str, float]:
+    """`{"rollout/reward": .41, "rollout/success": .38, "rollout/turns": 2.9, "rollout/stop_done": .98, ...}`."""
+    everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    played = [trajectory for trajectory in everyone if trajectory.stop is not StopReason.ENV_FAILED]
+    turns = [turn for trajectory in played for turn in trajectory.turns]
+    summary = {
+        "rollout/episodes": float(len(everyone)),
+        "rollout/failed": float(len(everyone) - len(played)),
+        "rollout/reward": _mean(trajectory.reward for trajectory in played),
+        "rollout/success": _mean(float(trajectory.success) for trajectory in played),
+        "rollout/reward_std_in_group": _mean(_spreads(groups)),
+        "rollout/turns": _mean(float(len(trajectory.turns)) for trajectory in played),
+        "rollout/action_tokens": float(sum(trajectory.action_tokens for trajectory in everyone)),
+        "rollout/context_tokens": float(sum(len(turn.context_ids) for t in everyone for turn in t.turns)),
+        "rollout/turns_cut": _mean(float(turn.finish is Finish.LENGTH) for turn in turns),
+    }
+    for reason in StopReason:
+        if reason is not StopReason.ENV_FAILED:
+            summary[f"rollout/stop_{reason}"] = _mean(float(trajectory.stop is reason) for trajectory in played)
+    return (
+        summary
+        | _means(played, "reward", [t.rewards for t in played])
+        | _means(played, "env", [dict(t.metrics) for t in played])
+    )
+
+
+def _means(played: Sequence[Trajectory], area: str, values: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Means by name; an episode that does not have a reward was not paid it, and counts as zero."""
+    names = sorted({name for value in values for name in value})
+    return {f"{area}/{name}": sum(value.get(name, 0.0) for value in values) / len(played) for name in names}
+
+
+def _spreads(groups: Sequence[Group]) -> Iterator[float]:
+    for group in groups:
+        rewards = [t.reward for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
+        if rewards:
+            yield statistics.pstdev(rewards)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
