@@ -29,6 +29,11 @@ class Episodes:
     final_value: torch.Tensor | None = None
     """[T] float: the critic's value of the state after the last token; read where `truncated`."""
 
+    def returns(self) -> torch.Tensor:
+        """[T]: everything each trajectory earned, on the way and at the end."""
+        total = self.reward.new_zeros(len(self.group))  # [T]
+        return total.index_add(0, self.trajectory, self.reward)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:

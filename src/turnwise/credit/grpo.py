@@ -1,0 +1,24 @@
+"""Group relative policy optimisation: a trajectory is judged against the others of its task.
+
+    A = (R − mean(R_group)) / std(R_group)        for every token of the trajectory
+
+Source: Shao et al., DeepSeekMath, arXiv 2402.03300 (outcome supervision). With `divide_by_std` off it is the
+advantage of Dr. GRPO (Liu et al., arXiv 2503.20783): A = R − mean(R_group).
+Rewards: R is the sum of all the trajectory earned, process and outcome rewards together; γ does not enter.
+Departures: the std is the sample's (n − 1) and has no epsilon; a group of one, or one whose returns are equal,
+says nothing and gives exactly 0. Statistics count trajectories, not rows or tokens.
+Shapes: N credited tokens, T trajectories.
+"""
+
+import torch
+
+from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.statistics import compare_with_group
+
+
+def grpo(episodes: Episodes, *, divide_by_std: bool) -> Credit:
+    """One advantage per trajectory, shared by all its tokens."""
+    peers = compare_with_group(episodes.returns(), episodes.group)
+    scale = torch.where(peers.std > 0, peers.std, torch.ones_like(peers.std))  # [T]
+    advantage = peers.deviation / scale if divide_by_std else peers.deviation  # [T]
+    return Credit(advantage=advantage[episodes.trajectory])

@@ -1,0 +1,48 @@
+"""PPO's clipped surrogate, with separate bounds below and above, and the dual clip.
+
+    ρ = exp(log π − log π_old)
+    loss = max(−A ρ, −A clip(ρ, 1 − low, 1 + high));        where A < 0: at most −A · dual_clip
+
+Sources: Schulman et al., arXiv 1707.06347; bounds that differ: Yu et al. (DAPO), arXiv 2503.14476; dual clip: Ye et
+al., arXiv 1912.09729. Departure: log ρ is held within ±20, so that A = 0 never meets an infinite ratio (0 · ∞).
+Shapes: M trained tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+_MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss:
+    """The loss per token, and where a bound stopped its gradient."""
+
+    loss: torch.Tensor
+    """[M]"""
+    clipped: torch.Tensor
+    """[M] bool"""
+
+
+def policy_loss(
+    logprob: torch.Tensor,
+    old_logprob: torch.Tensor,
+    advantage: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+) -> PolicyLoss:
+    """Per token [M]; weigh with `token_weights` and sum."""
+    ratio = (logprob - old_logprob).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()  # [M]
+    free = -advantage * ratio  # [M]
+    bounded = -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)  # [M]
+    clipped = bounded > free  # [M]
+    loss = torch.where(clipped, bounded, free)  # [M]
+    if dual_clip is not None:
+        ceiling = -advantage * dual_clip  # [M]
+        over = (advantage < 0) & (loss > ceiling)  # [M]
+        loss = torch.where(over, ceiling, loss)
+        clipped = clipped | over
+    return PolicyLoss(loss=loss, clipped=clipped)
