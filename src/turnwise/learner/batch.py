@@ -1,0 +1,238 @@
+"""From groups to token rows that a model can read, with the maps back to row, trajectory and group.
+
+Invariant: tokens lie end to end in order of time, trajectory after trajectory, so every per-token quantity is one
+flat tensor [L] and a mask is all it takes to choose tokens. The token at position t is predicted from t − 1.
+Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens, m tokens selected in a micro-batch of
+B rows padded to W.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from turnwise.credit.base import Episodes
+from turnwise.losses.aggregate import Aggregation, token_weights
+from turnwise.types import Group, StopReason, Trajectory
+
+PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
+"""For each trajectory, for each of its turns, one number per action token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Rows that go through a model together, padded on the right to their own longest."""
+
+    ids: torch.Tensor
+    """[B, W] long: padded with 0, which no real token can see, since attention looks back only."""
+    position: torch.Tensor
+    """[m] long: where each selected token sits in `ids.flatten()`; it is predicted from the position before."""
+    token: torch.Tensor
+    """[m] long: the same tokens as indices into the batch's flat tensors."""
+    target: torch.Tensor
+    """[m] long: their ids."""
+    tokens: int
+    """How many of `ids` are not padding."""
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            position=self.position.to(device),
+            token=self.token.to(device),
+            target=self.target.to(device),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """All rows of all trajectories that can be trained on."""
+
+    ids: torch.Tensor
+    """[L] long."""
+    action: torch.Tensor
+    """[L] bool: the agent sampled it."""
+    credited: torch.Tensor
+    """[L] bool: estimators see it."""
+    trained: torch.Tensor
+    """[L] bool: losses see it."""
+    logprob: torch.Tensor
+    """[L] float: the sampler's, on action tokens; zero elsewhere."""
+    reward: torch.Tensor
+    """[L] double: a turn's reward, on its last action token; so a tool's answer at the end loses nothing."""
+    turn: torch.Tensor
+    """[L] long: the turn that read or sampled it."""
+    row: torch.Tensor
+    """[L] long."""
+    trajectory: torch.Tensor
+    """[L] long."""
+    row_start: tuple[int, ...]
+    """R + 1 offsets into the flat tensors."""
+    row_trajectory: torch.Tensor
+    """[R] long."""
+    group: torch.Tensor
+    """[T] long: which of the given groups."""
+    truncated: torch.Tensor
+    """[T] bool."""
+    place: tuple[int, ...]
+    """T places of the trajectories kept, in the order they were given."""
+    given: int
+    """How many trajectories were given."""
+    failed: int
+    """How many of them were left out because environment or tool infrastructure broke."""
+    empty: int
+    """How many of them were left out because the agent never made a move."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], *, advantage_mask: bool = True, action_mask: bool = True) -> "Batch":
+        """Lays groups out as rows; the masks choose the credited and the trained tokens.
+
+        On, a mask keeps action tokens alone; off, all tokens after the row's prompt.
+        """
+        given = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
+        kept = [(place, number, t) for place, (number, t) in enumerate(given) if _trainable(t)]
+        rows = [(index, row) for index, (_, _, t) in enumerate(kept) for row in t.rows()]
+        assert all(row.prompt_mask[0] for _, row in rows), "a row opens with a prompt: its first action needs a state"
+        lengths = [len(row) for _, row in rows]
+        length = torch.tensor(lengths, dtype=torch.long)  # [R]
+        row_trajectory = torch.tensor([index for index, _ in rows], dtype=torch.long)  # [R]
+        action = _join([row.action_mask for _, row in rows], np.bool_)  # [L]
+        after_prompt = ~_join([row.prompt_mask for _, row in rows], np.bool_)  # [L]
+        failed = sum(t.stop is StopReason.ENV_FAILED for _, t in given)
+        return cls(
+            ids=_join([row.ids for _, row in rows], np.int64),
+            action=action,
+            credited=action if advantage_mask else after_prompt,
+            trained=action if action_mask else after_prompt,
+            logprob=_join([row.logprobs for _, row in rows], np.float32),
+            reward=_join([row.rewards for _, row in rows], np.float64),
+            turn=_join([row.turn_index for _, row in rows], np.int64),
+            row=torch.arange(len(rows)).repeat_interleave(length),
+            trajectory=row_trajectory.repeat_interleave(length),
+            row_start=tuple(np.cumsum([0, *lengths]).tolist()),
+            row_trajectory=row_trajectory,
+            group=torch.tensor([number for _, number, _ in kept], dtype=torch.long),
+            truncated=torch.tensor([t.stop.truncated for _, _, t in kept], dtype=torch.bool),
+            place=tuple(place for place, _, _ in kept),
+            given=len(given),
+            failed=failed,
+            empty=len(given) - len(kept) - failed,
+        )
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_start) - 1
+
+    def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> Episodes:
+        """The credited tokens, with rewards [L] and the critic's word after each token [L]."""
+        final_value = None
+        if state_value is not None:
+            last = torch.bincount(self.trajectory, minlength=len(self.group)).cumsum(0) - 1  # [T]
+            final_value = state_value[last]  # [T]
+        return Episodes(
+            reward=reward[self.credited],
+            trajectory=self.trajectory[self.credited],
+            turn=self.turn[self.credited],
+            group=self.group,
+            truncated=self.truncated,
+            value=None if state_value is None else chosen_in(state_value)[self.credited],
+            final_value=final_value,
+        )
+
+    def spread(self, per_credited: torch.Tensor) -> torch.Tensor:
+        """What estimators said [N], for every token [L]; one they did not see takes what the action it led to got.
+
+        Every row ends in an action and every action is credited, so the next credited token is in the same row, and
+        for what the agent read before a turn it is the first action token of that turn.
+        """
+        before = self.credited.cumsum(0) - self.credited.long()  # [L]: credited tokens before this one
+        return per_credited[before]  # [L]
+
+    def weights(self, rows: Sequence[int], mode: Aggregation) -> torch.Tensor:
+        """[L] float: what each trained token of a mini-batch weighs in its loss; they sum to one."""
+        chosen = self.trained & torch.isin(self.row, torch.tensor(rows))  # [L]
+        weights = torch.zeros(len(self.ids))  # [L]
+        weights[chosen] = token_weights(self.trajectory[chosen], mode)
+        return weights
+
+    def minibatches(self, count: int, seed: int) -> list[list[int]]:
+        """Splits the rows by whole trajectories, shuffled by `seed`, into at most `count` mini-batches."""
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.group), generator=generator)  # [T]
+        parts = torch.tensor_split(order, min(count, len(order)))
+        return [torch.isin(self.row_trajectory, part).nonzero().flatten().tolist() for part in parts]
+
+    def micro_batches(
+        self, token_budget: int, *, rows: Sequence[int] | None = None, select: torch.Tensor | None = None
+    ) -> list[MicroBatch]:
+        """Packs rows of like length, longest first, at most `token_budget` padded tokens to a micro-batch.
+
+        `select` [L] says which tokens are asked about, the trained ones by default. A row longer than the budget
+        goes alone. The same batch always packs the same way.
+        """
+        rows = range(self.rows) if rows is None else rows
+        select = self.trained if select is None else select
+        length = {row: self.row_start[row + 1] - self.row_start[row] for row in rows}
+        packs: list[list[int]] = []
+        for row in sorted(length, key=lambda row: (-length[row], row)):
+            if packs and (len(packs[-1]) + 1) * length[packs[-1][0]] <= token_budget:
+                packs[-1].append(row)
+            else:
+                packs.append([row])
+        return [self._pad(pack, select) for pack in packs]
+
+    def _pad(self, pack: Sequence[int], select: torch.Tensor) -> MicroBatch:
+        spans = [(self.row_start[row], self.row_start[row + 1]) for row in pack]
+        ids = torch.nn.utils.rnn.pad_sequence([self.ids[a:b] for a, b in spans], batch_first=True)  # [B, W]
+        offsets = [select[a:b].nonzero().flatten() for a, b in spans]
+        width = ids.shape[1]
+        position = torch.cat([number * width + offset for number, offset in enumerate(offsets)])  # [m]
+        token = torch.cat([start + offset for (start, _), offset in zip(spans, offsets, strict=True)])  # [m]
+        tokens = sum(b - a for a, b in spans)
+        return MicroBatch(ids=ids, position=position, token=token, target=self.ids[token], tokens=tokens)
+
+    def by_turn(self, per_token: torch.Tensor) -> PerTurn:
+        """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
+        values: list[float] = per_token[self.action].tolist()
+        turns = self.turn[self.action] + self.trajectory[self.action] * (len(self.ids) + 1)  # [actions]
+        result: list[list[tuple[float, ...]]] = [[] for _ in range(self.given)]
+        keys, counts = torch.unique_consecutive(turns, return_counts=True)
+        start = 0
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+            result[self.place[key // (len(self.ids) + 1)]].append(tuple(values[start : start + count]))
+            start += count
+        return tuple(tuple(turns) for turns in result)
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "batch/trajectories": len(self.group),
+            "batch/failed_trajectories": self.failed,
+            "batch/empty_trajectories": self.empty,
+            "batch/rows": self.rows,
+            "batch/tokens": len(self.ids),
+            "batch/action_tokens": int(self.action.sum()),
+        }
+
+
+def chosen_in(state_value: torch.Tensor) -> torch.Tensor:
+    """The value [L] of the state each token was chosen in, from the critic's word after each token [L]."""
+    return state_value.roll(1)
+
+
+def padding_share(micros: Sequence[MicroBatch]) -> float:
+    """The share of what models read that is padding."""
+    padded = sum(micro.ids.numel() for micro in micros)
+    return 1 - sum(micro.tokens for micro in micros) / max(padded, 1)
+
+
+def _trainable(trajectory: Trajectory) -> bool:
+    return trajectory.stop is not StopReason.ENV_FAILED and bool(trajectory.turns)
+
+
+def _join(
+    arrays: Sequence[npt.NDArray[np.generic]], dtype: type[np.bool_ | np.int64 | np.float32 | np.float64]
+) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([np.empty(0, dtype), *arrays]))

@@ -1,0 +1,107 @@
+"""What the losses of an update compare with: everything that must be known before its first step.
+
+Invariant: labels are fixed by the weights as they were when the update began, whatever its epochs then change.
+Shapes: L tokens of all rows, N credited tokens.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import nn
+
+from turnwise.credit.base import Credit
+from turnwise.credit.estimate import CreditSettings, estimate
+from turnwise.credit.statistics import compare_with_group
+from turnwise.learner.batch import Batch, chosen_in
+from turnwise.learner.critic import Critic
+from turnwise.learner.passes import Passes
+from turnwise.learner.reference import Reference
+from turnwise.losses.kl import kl_estimate
+from turnwise.losses.settings import LossSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """One value per token, [L] for a batch."""
+
+    sampled: torch.Tensor
+    """Bool: the agent sampled it, so `old_logprob` is the sampler's own word."""
+    old_logprob: torch.Tensor
+    """The sampler's; on context tokens that are trained, the policy's before the update."""
+    advantage: torch.Tensor
+    reference_logprob: torch.Tensor | None = None
+    old_value: torch.Tensor | None = None
+    """The critic's word, before the update, on the state the token was chosen in."""
+    value_target: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "Labels":
+        return Labels(**{name: tensor.to(device) for name, tensor in self._present().items()})
+
+    def at(self, token: torch.Tensor) -> "Labels":
+        """Of the tokens at these flat indices [m]."""
+        return Labels(**{name: tensor[token] for name, tensor in self._present().items()})
+
+    def _present(self) -> dict[str, torch.Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def label(
+    batch: Batch,
+    *,
+    model: nn.Module,
+    critic: Critic | None,
+    reference: Reference | None,
+    passes: Passes,
+    credit: CreditSettings,
+    loss: LossSettings,
+) -> tuple[Labels, dict[str, float]]:
+    """Labels a batch, with metrics of how its credit came out."""
+    kl_in_reward = reference is not None and loss.kl_in == "reward"
+    compared = batch.trained | batch.credited if kl_in_reward else batch.trained  # [L]: whose old likelihood matters
+    old_logprob = batch.logprob  # [L]
+    unsampled = compared & ~batch.action  # [L]: no sampler ever said how likely these were
+    if unsampled.any():
+        old_logprob = torch.where(unsampled, passes.logprobs(model, batch, unsampled), old_logprob)
+    reference_logprob = None
+    reward = batch.reward  # [L]
+    if reference is not None:
+        with reference.in_place():
+            reference_logprob = passes.logprobs(model, batch, compared)  # [L]
+        if kl_in_reward:
+            penalty = kl_estimate(old_logprob.double(), reference_logprob.double(), loss.kl_form)  # [L]
+            reward = reward - loss.kl * penalty
+    state_value = None if critic is None else passes.state_values(critic, batch)  # [L]
+    result = estimate(batch.episodes(reward, state_value), credit)
+    old_value = None if state_value is None else chosen_in(state_value)  # [L]
+    labels = Labels(
+        sampled=batch.action,
+        old_logprob=old_logprob,
+        advantage=batch.spread(result.advantage).float(),
+        reference_logprob=reference_logprob,
+        old_value=None if old_value is None else old_value.float(),
+        value_target=None if result.value_target is None else batch.spread(result.value_target).float(),
+    )
+    return labels, _credit_metrics(batch, result, old_value)
+
+
+def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None) -> dict[str, float]:
+    metrics = {
+        "credit/advantage_mean": float(credit.advantage.mean()),
+        "credit/advantage_std": float(credit.advantage.std(correction=0)),
+    }
+    # What was paid, not what is left of it after a KL penalty: two equal returns teach nothing either way.
+    paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory, batch.reward)  # [T]
+    peers = compare_with_group(paid, batch.group)
+    share_of_group = 1 / peers.size  # [T]
+    several = peers.size > 1  # [T]
+    if several.any():
+        flat = share_of_group[several & (peers.std == 0)].sum()
+        metrics["credit/zero_variance_groups"] = float(flat / share_of_group[several].sum())
+    if old_value is not None and credit.value_target is not None:
+        value, target = old_value[batch.credited], credit.value_target  # [N]
+        unexplained = (target - value).var(correction=0)
+        spread = target.var(correction=0)
+        metrics["critic/explained_variance"] = float(1 - unexplained / spread) if spread > 0 else 0.0
+        metrics["critic/value_mean"] = float(value.mean())
+    return metrics

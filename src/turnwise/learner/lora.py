@@ -1,0 +1,123 @@
+"""Low-rank adapters through peft: W' = W + (alpha / rank) B A, with A and B trained and W frozen.
+
+Invariant: the frozen weights never change, not even by rounding: merging makes new tensors instead of adding
+and subtracting in place. The policy without its adapter (a KL reference) is `with model.disable_adapter():`.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from turnwise.errors import ModelError
+from turnwise.seeds import derive_seed
+from turnwise.settings import Settings
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+class LoraSettings(Settings):
+    """Train low-rank adapters in place of the weights."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter's output is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Above 0, the trained policy differs from the one that sampled by the dropout's noise."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Which linear layers are adapted, by the end of their names: `[q_proj, v_proj]`."""
+
+
+def require_peft() -> None:
+    """Says so before any weights are read when adapters are asked for and peft is not there."""
+    if importlib.util.find_spec("peft") is None:
+        raise ModelError("model.lora needs the peft package, which is not installed: pip install turnwise[lora]")
+
+
+def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int) -> "PeftModel":
+    """Freezes the model and puts fresh adapters on it: B is zero, so the policy is the model's own at first."""
+    require_peft()
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=settings.targets if isinstance(settings.targets, str) else list(settings.targets),
+        task_type="CAUSAL_LM",
+    )
+    _require_targets(model, settings.targets)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "lora"))  # peft draws A on the CPU, wherever the model is
+        return get_peft_model(model, config)
+
+
+def has_lora(model: "PreTrainedModel | PeftModel") -> bool:
+    """Whether the model trains adapters; asks nothing of peft, which may be absent."""
+    return hasattr(model, "peft_config")
+
+
+def merged_weights(model: "PreTrainedModel | PeftModel") -> dict[str, torch.Tensor]:
+    """The weights of the policy under the plain model's names, adapters merged into new tensors.
+
+    What an engine loads and a checkpoint holds; for a model without adapters, its own `state_dict`.
+    """
+    if not has_lora(model):
+        weights: dict[str, torch.Tensor] = model.state_dict()
+        return weights
+    plain = model.get_base_model()
+    merged = {
+        name.replace(".base_layer.", "."): weight for name, weight in plain.state_dict().items() if ".lora_" not in name
+    }
+    for name, module in plain.named_modules():
+        if hasattr(module, "get_delta_weight"):
+            with torch.no_grad():
+                delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)  # [out, in]
+                frozen = module.base_layer.weight  # [out, in]
+                merged[f"{name}.weight"] = (frozen + delta).to(frozen.dtype)  # summed in the wider dtype, rounded once
+    return merged
+
+
+def save_adapter(model: "PeftModel", folder: Path) -> None:
+    """Writes the adapter alone, as `PeftModel.from_pretrained` reads it."""
+    # Left to itself, peft asks the model hub whether the vocabulary has grown.
+    model.save_pretrained(folder, save_embedding_layers=False)
+
+
+def load_adapter(model: "PeftModel", folder: Path) -> None:
+    """Copies a saved adapter into the model's own, in place, so that an optimizer's references hold."""
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    file = folder / _ADAPTER_WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder} holds no adapter: resume with the model.lora settings the run was started with")
+    saved = load_file(file)
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if {name: weight.shape for name, weight in saved.items()} != {name: weight.shape for name, weight in own.items()}:
+        raise ModelError(f"the adapter in {folder} has other shapes: resume with the run's own model.lora settings")
+    set_peft_model_state_dict(model, saved)
+
+
+def _require_targets(model: PreTrainedModel, targets: Literal["all-linear"] | tuple[str, ...]) -> None:
+    """Every named target must be a linear layer inside the blocks: embedding and head may be tied, and merge as one."""
+    if targets == "all-linear":
+        return
+    outer = (model.get_input_embeddings(), model.get_output_embeddings())
+    inner = [name for name, module in model.named_modules() if _is_matrix(module) and module not in outer]
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in inner):
+            raise ModelError(
+                f"model.lora.targets: '{target}' is no linear layer of the model's blocks; try \"all-linear\""
+            )
+
+
+def _is_matrix(module: torch.nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, torch.Tensor) and weight.dim() == 2

@@ -1,0 +1,51 @@
+"""The losses put together, per token, from what the networks say now and what the labels say.
+
+Invariant: pure functions of flat tensors; a loss is summed with `Batch.weights`, and so is every measure.
+Shapes: m trained tokens of a micro-batch.
+"""
+
+import torch
+
+from turnwise.learner.labels import Labels
+from turnwise.learner.score import Scores
+from turnwise.losses.kl import kl_estimate
+from turnwise.losses.policy import policy_loss
+from turnwise.losses.settings import LossSettings
+from turnwise.losses.value import value_loss
+
+
+def policy_objective(
+    scores: Scores, labels: Labels, settings: LossSettings
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The policy's loss [m], and measures [m] by metric name."""
+    assert scores.entropy is not None
+    surrogate = policy_loss(
+        scores.logprob,
+        labels.old_logprob,
+        labels.advantage,
+        clip_low=settings.clip_low,
+        clip_high=settings.clip_high,
+        dual_clip=settings.dual_clip,
+    )
+    loss = surrogate.loss  # [m]
+    if settings.entropy > 0:
+        loss = loss - settings.entropy * scores.entropy
+    if labels.reference_logprob is not None and settings.kl_in == "loss":
+        loss = loss + settings.kl * kl_estimate(scores.logprob, labels.reference_logprob, settings.kl_form)
+    measures = {
+        "policy/loss": loss.detach(),
+        "policy/surrogate_loss": surrogate.loss.detach(),
+        "policy/entropy": scores.entropy.detach(),
+        "policy/clip_fraction": surrogate.clipped.float(),
+        "policy/approx_kl": kl_estimate(labels.old_logprob, scores.logprob.detach(), "k3"),
+    }
+    if labels.reference_logprob is not None:
+        measures["policy/kl_to_reference"] = kl_estimate(scores.logprob.detach(), labels.reference_logprob, "k3")
+    return loss, measures
+
+
+def critic_objective(value: torch.Tensor, labels: Labels, settings: LossSettings) -> torch.Tensor:
+    """The critic's loss [m]."""
+    assert labels.old_value is not None
+    assert labels.value_target is not None
+    return value_loss(value, labels.old_value, labels.value_target, clip=settings.value_clip)

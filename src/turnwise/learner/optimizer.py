@@ -1,0 +1,127 @@
+"""AdamW with a schedule that is a pure function of the step, and gradients that are looked at before they are used.
+
+Invariant: a gradient that is not finite never reaches the weights: the step is skipped and counted, and several in
+a row end the run. A gradient that is exactly zero moves nothing either: neither momentum nor decay acts alone.
+"""
+
+import copy
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from turnwise.errors import TurnwiseError
+from turnwise.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 3
+"""Steps in a row whose gradient may be broken before the run ends."""
+
+
+class OptimizerSettings(Settings):
+    """AdamW and its learning rate."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after its warm-up, over the steps of the run."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to `lr`."""
+    final_lr_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of `lr` at which the linear and cosine schedules end."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Acts on matrices alone, not on biases and norms."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Longer gradients are shortened to this; None leaves them."""
+
+
+def learning_rate(settings: OptimizerSettings, step: int, total_steps: int) -> float:
+    """The rate of step 0, 1, ...: with lr 1 and warmup_steps 4 it begins .25, .5, .75, 1."""
+    if step < settings.warmup_steps:
+        return settings.lr * (step + 1) / settings.warmup_steps
+    after = max(total_steps - settings.warmup_steps, 1)
+    progress = min((step - settings.warmup_steps) / after, 1.0)
+    match settings.schedule:
+        case "constant":
+            share = 1.0
+        case "linear":
+            share = 1.0 - progress
+        case "cosine":
+            share = 0.5 * (1.0 + math.cos(math.pi * progress))
+    if settings.schedule != "constant":
+        share = settings.final_lr_share + (1 - settings.final_lr_share) * share
+    return settings.lr * share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStep:
+    """What became of one step."""
+
+    grad_norm: float
+    """Before clipping; may be NaN or infinite, and the step was then skipped."""
+    outcome: Literal["taken", "idle", "skipped"]
+    """`idle`: the gradient was exactly zero; `skipped`: it was not finite."""
+
+
+class Optimizer:
+    """Steps a module by the gradients that lie on its parameters, then clears them."""
+
+    def __init__(self, module: nn.Module, settings: OptimizerSettings, *, total_steps: int) -> None:
+        self.settings = settings
+        self.total_steps = total_steps
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._skipped_in_a_row = 0
+        self._adam = torch.optim.AdamW(
+            [
+                {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+                {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=all(p.is_cuda for p in self._parameters),
+        )
+
+    def lr(self, step: int) -> float:
+        return learning_rate(self.settings, step, self.total_steps)
+
+    def step(self, step: int) -> OptimizerStep:
+        """Applies the gradients at the rate of this step of the schedule."""
+        limit = self.settings.max_grad_norm
+        norm = float(nn.utils.clip_grad_norm_(self._parameters, math.inf if limit is None else limit))
+        outcome: Literal["taken", "idle", "skipped"] = "taken" if norm > 0 else "idle"
+        if not math.isfinite(norm):
+            outcome = "skipped"
+            self._skipped_in_a_row += 1
+            logger.warning("step %d skipped: the norm of its gradient is %s", step, norm)
+        else:
+            self._skipped_in_a_row = 0
+        if outcome == "taken":
+            for group in self._adam.param_groups:
+                group["lr"] = self.lr(step)
+            self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
+        if self._skipped_in_a_row >= _PATIENCE:
+            raise TurnwiseError(
+                f"training has diverged: {_PATIENCE} gradients in a row are not finite (step {step}); "
+                "resume from an earlier checkpoint with a lower optimizer lr"
+            )
+        return OptimizerStep(grad_norm=norm, outcome=outcome)
+
+    def state_dict(self) -> dict[str, object]:
+        return {"adam": self._adam.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        adam, skipped = state["adam"], state["skipped_in_a_row"]
+        assert isinstance(adam, dict)
+        assert isinstance(skipped, int)
+        # torch keeps the tensors it is given: without a copy, two optimizers could share their moments.
+        self._adam.load_state_dict(copy.deepcopy(adam))
+        self._skipped_in_a_row = skipped
