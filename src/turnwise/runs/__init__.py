@@ -1,0 +1,36 @@
+"""Everything about a run that outlives it or is shown while it lasts: folder, metrics, checkpoints, trajectories."""
+
+from turnwise.runs.checkpoints import Checkpoints, RngState, capture_rng, load_state, restore_rng, save_state
+from turnwise.runs.directory import RunDirectory, collect_versions
+from turnwise.runs.display import COLUMNS, Column, Display, LiveDisplay, PlainDisplay, make_display
+from turnwise.runs.metrics import MetricsLog, Record, read_metrics
+from turnwise.runs.picture import Series, colour_trajectory, draw_curve, sparkline, terminal_curve
+from turnwise.runs.store import SCHEMA, read_trajectories, write_trajectories
+
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "Checkpoints",
+    "Column",
+    "Display",
+    "LiveDisplay",
+    "MetricsLog",
+    "PlainDisplay",
+    "Record",
+    "RngState",
+    "RunDirectory",
+    "Series",
+    "capture_rng",
+    "collect_versions",
+    "colour_trajectory",
+    "draw_curve",
+    "load_state",
+    "make_display",
+    "read_metrics",
+    "read_trajectories",
+    "restore_rng",
+    "save_state",
+    "sparkline",
+    "terminal_curve",
+    "write_trajectories",
+]

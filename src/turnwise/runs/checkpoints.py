@@ -1,0 +1,187 @@
+"""Checkpoints: folders that appear whole or not at all, and the random state that makes a resumed run the same run.
+
+Invariant: a folder named `step-NNNNNN` is complete and on the disk; everything unfinished has a hidden name.
+"""
+
+import logging
+import os
+import pickle
+import random
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import torch
+
+from turnwise.errors import RunError
+from turnwise.runs.files import sync
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step-(\d+)")
+_PIN = ".pinned"
+_PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+class Checkpoints:
+    """The checkpoints of one run: the `keep` newest, the pinned ones, and the one that was resumed from."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        assert keep >= 1, "a run without its newest checkpoint cannot resume"
+        self.folder = folder
+        self.keep = keep
+        self._held: set[int] = set()
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Lets `write` fill a new folder, makes it the checkpoint of `step`, and prunes old ones."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        target, temporary = self._name(step), self.folder / f".step-{step:06d}.tmp"
+        temporary.mkdir()
+        try:
+            write(temporary)
+            for path in temporary.rglob("*"):
+                sync(path)
+            sync(temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        if target.exists():
+            # A folder cannot be renamed over another: the old one steps aside under a name that a sweep removes.
+            os.replace(target, self.folder / f".step-{step:06d}.old")
+        os.replace(temporary, target)
+        sync(self.folder)
+        self._sweep()
+        self._prune()
+        return target
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
+        return sorted(int(name[1]) for name in names if name)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None when there is none yet."""
+        steps = self.steps()
+        return self._name(steps[-1]) if steps else None
+
+    def path(self, step: int) -> Path:
+        """The checkpoint of one step."""
+        if step not in self.steps():
+            there = ", ".join(map(str, self.steps())) or "none"
+            raise RunError(f"{self.folder}: no checkpoint of step {step}; there are: {there}")
+        return self._name(step)
+
+    def pin(self, step: int) -> None:
+        """Keeps a checkpoint for good, across restarts."""
+        (self.path(step) / _PIN).touch()
+        sync(self.path(step))
+
+    def hold(self, step: int) -> None:
+        """Keeps a checkpoint while this process lives: the one it resumed from."""
+        self.path(step)
+        self._held.add(step)
+
+    def _name(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"
+
+    def _sweep(self) -> None:
+        """Removes what a killed run left half done; only `save` may, since a reader cannot tell it from work."""
+        for pattern in (".step-*.tmp", ".step-*.old"):
+            for leftover in self.folder.glob(pattern):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def _prune(self) -> None:
+        for step in self.steps()[: -self.keep]:
+            folder = self._name(step)
+            if step in self._held or (folder / _PIN).exists():
+                continue
+            # Hidden first, so that a kill in the middle leaves no half of a checkpoint under a whole one's name.
+            hidden = self.folder / f".step-{step:06d}.old"
+            os.replace(folder, hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+class RngState(TypedDict):
+    """The random state of this process, in types that `load_state` takes back."""
+
+    python: tuple[object, ...]
+    numpy: tuple[str, torch.Tensor, int, int, float]
+    torch: torch.Tensor
+    cuda: list[torch.Tensor]
+
+
+def capture_rng() -> RngState:
+    """Where Python's, NumPy's and PyTorch's global generators stand (those of every CUDA device too)."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return RngState(
+        python=random.getstate(),
+        numpy=(
+            str(kind),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ),
+        torch=torch.get_rng_state(),
+        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    )
+
+
+def restore_rng(state: RngState) -> None:
+    """Puts the global generators back to where `capture_rng` found them."""
+    random.setstate(state["python"])
+    kind, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"].cpu())
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if devices != len(state["cuda"]):
+        logger.warning(
+            "the checkpoint has random states of %d CUDA devices and here are %d: sampling on them will differ",
+            len(state["cuda"]),
+            devices,
+        )
+    for device, device_state in enumerate(state["cuda"][:devices]):
+        torch.cuda.set_rng_state(device_state.cpu(), device)
+
+
+def save_state(path: Path, state: Mapping[str, object]) -> None:
+    """Writes tensors and plain values, checked now to be what `load_state` can take back without running code."""
+    plain = dict(state)
+    _check_plain(plain, "state")
+    torch.save(plain, path)
+
+
+def load_state(path: Path) -> dict[str, object]:
+    """Reads what `save_state` wrote, onto the CPU."""
+    try:
+        state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise RunError(f"{path}: missing from this checkpoint; resume from another one") from None
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        first = (str(error).splitlines() or ["empty"])[0]
+        raise RunError(f"{path}: not a state that turnwise saved ({first}); resume from another checkpoint") from None
+    return state
+
+
+def _check_plain(value: object, where: str) -> None:
+    # Exact types: a NumPy scalar is a `float` to isinstance, yet pickles as code that a safe load refuses.
+    if type(value) in _PLAIN or isinstance(value, torch.Tensor):
+        return
+    if type(value) in (dict, OrderedDict):
+        assert isinstance(value, dict)
+        for key, inner in value.items():
+            _check_plain(key, f"a key of {where}")
+            _check_plain(inner, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple):
+        assert isinstance(value, list | tuple)
+        for index, inner in enumerate(value):
+            _check_plain(inner, f"{where}[{index}]")
+    else:
+        raise AssertionError(f"{where} is a {type(value).__name__}: only tensors and plain values can be saved")

@@ -1,0 +1,148 @@
+"""Pictures of a run: a learning curve as PNG or in the terminal, and one trajectory in colour.
+
+Invariant: a picture is never worth a run: what is missing (matplotlib, a finite number) leaves a gap, not an error.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from rich.text import Text
+
+from turnwise.runs.files import replaced
+from turnwise.types import Trajectory, Turn
+
+logger = logging.getLogger(__name__)
+
+_BARS = "▁▂▃▄▅▆▇█"
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Bits of a braille character (U+2800 onwards): two columns of four dots, from the top."""
+_COLOURS = ("#2a6fdb", "#e4572e", "#17a398", "#8e5bd0", "#e0a526", "#6b7280")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a curve: `Series(name="exact match", x=(0, 10), y=(0.3, 0.9), marked=True)`."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    marked: bool = False
+    """A dot and its value at every point: for evaluations, which are few."""
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """The lower and the upper edge of a shaded band, such as a confidence interval."""
+
+
+def draw_curve(
+    path: Path, series: Sequence[Series], *, title: str, x_label: str = "step", y_label: str = ""
+) -> Path | None:
+    """Draws a learning curve as PNG; None, and one line in the log, when matplotlib is not installed."""
+    try:
+        # Not pyplot: its global state and its choice of a screen have no place in a training process.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        logger.warning("no picture of the run: matplotlib is missing; pip install turnwise[plots]")
+        return None
+    figure = Figure(figsize=(8, 4.5), dpi=160, layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    for index, line in enumerate(series):
+        colour = _COLOURS[index % len(_COLOURS)]
+        if line.band:
+            axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
+        style = {"marker": "o", "markersize": 6, "markeredgecolor": "white"} if line.marked else {"alpha": 0.85}
+        axes.plot(line.x, line.y, color=colour, linewidth=2, label=line.name, **style)
+        for x, y in zip(line.x, line.y, strict=True):
+            if line.marked and math.isfinite(y):
+                axes.annotate(
+                    f"{y:.2f}", (x, y), (0, 8), textcoords="offset points", ha="center", color=colour, fontsize=8
+                )
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.margins(x=0.03, y=0.12)
+    axes.grid(axis="y", color="#e5e7eb")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if series:
+        axes.legend(frameon=False, loc="best")
+    with replaced(path) as temporary:
+        FigureCanvasAgg(figure).print_figure(temporary, format="png")
+    return path
+
+
+def sparkline(values: Sequence[float], width: int | None = None) -> str:
+    """`sparkline([0, 1, 2, 3])` is `▁▃▆█`; a longer series is averaged into `width` characters."""
+    if width is not None and len(values) > width:
+        edges = [round(index * len(values) / width) for index in range(width + 1)]
+        values = [_mean(values[start:end]) for start, end in pairwise(edges)]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return " " * len(values)
+    low, span = min(finite), max(finite) - min(finite)
+    return "".join(
+        _BARS[round((value - low) / span * 7) if span else 3] if math.isfinite(value) else " " for value in values
+    )
+
+
+def terminal_curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
+    """A curve in braille dots, `height` lines of `width` characters, the highest and lowest value at its left."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    rows = 4 * height
+    cells = [[0] * width for _ in range(height)]
+    before: int | None = None
+    for column, value in enumerate(_stretch(finite, 2 * width)):
+        row = round((high - value) / (high - low) * (rows - 1)) if high > low else rows // 2
+        # A steep stretch fills the rows it passes, so that the line has no holes.
+        start = row if before is None or before == row else before + (1 if row > before else -1)
+        for dot in range(min(start, row), max(start, row) + 1):
+            cells[dot // 4][column // 2] |= _DOTS[column % 2][dot % 4]
+        before = row
+    labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"] if height > 1 else [f"{high:.2f}"]
+    margin = max(map(len, labels))
+    lines = ("".join(chr(0x2800 + cell) for cell in line) for line in cells)
+    return "\n".join(f"{label:>{margin}} ┤{line}" for label, line in zip(labels, lines, strict=True))
+
+
+def colour_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> Text:
+    """An episode as the model saw it: what it read is dim, what it wrote is bright, what it earned is noted."""
+    text = Text()
+    for number, turn in enumerate(trajectory.turns, 1):
+        if number > 1 and turn.opens_row:
+            text.append("\n\n⟲ the environment rewrote the conversation\n", style="italic magenta")
+        text.append(_visible(decode(turn.context_ids)), style="dim")
+        text.append(_visible(decode(turn.action_ids)), style="bold bright_green")
+        text.append(f"  ← turn {number}: {_note(turn)}", style="yellow")
+    text.append(f"\nended: {trajectory.stop.value}, reward {trajectory.reward:g}", style="bold yellow")
+    return text.append(f" ({_visible(trajectory.failure)})" if trajectory.failure else "", style="red")
+
+
+def _note(turn: Turn) -> str:
+    return ", ".join(f"{name} {value:+g}" for name, value in turn.rewards.items()) or "no reward"
+
+
+def _visible(text: str) -> str:
+    """The same text without the power to move a terminal's cursor: a model may have written anything."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "·" for char in text)
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
+
+
+def _stretch(values: Sequence[float], count: int) -> list[float]:
+    """The series at `count` evenly spaced points, straight lines between its values."""
+    points: list[float] = []
+    for index in range(count):
+        place = index * (len(values) - 1) / max(count - 1, 1)
+        left = min(int(place), len(values) - 1)
+        right = min(left + 1, len(values) - 1)
+        points.append(values[left] + (values[right] - values[left]) * (place - left))
+    return points

@@ -1,0 +1,234 @@
+"""Trajectories on disk: one Parquet file per training step or evaluation, one row per trajectory.
+
+Invariant: what is read back equals what was written, and any Parquet reader can show it, text included. A turn is one
+struct, so its tokens, logprobs and text cannot come apart. Logprobs are kept as float32, as engines compute them and
+the learner reads them (`Row.logprobs`): one that was never a float32 is rounded to the nearest.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from turnwise.errors import RunError
+from turnwise.runs.files import replaced
+from turnwise.types import Finish, Group, StopReason, Task, Trajectory, Turn
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
+
+_LAYOUT = "1"
+_NUMBERS = pa.map_(pa.string(), pa.float64())
+_TURN = pa.struct(
+    [
+        ("context_text", pa.string()),
+        ("action_text", pa.string()),
+        ("context_ids", pa.list_(pa.int32())),
+        ("action_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("advantages", pa.list_(pa.float32())),
+        ("rewards", _NUMBERS),
+        ("version", pa.int32()),
+        ("opens_row", pa.bool_()),
+        ("finish", pa.string()),
+        ("state_key", pa.string()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("group", pa.int32()),
+        ("member", pa.int32()),
+        ("task_id", pa.string()),
+        ("task", pa.string()),
+        ("luck", pa.int64()),
+        ("stop", pa.string()),
+        ("failure", pa.string()),
+        ("reward", pa.float64()),
+        ("rewards", _NUMBERS),
+        ("metrics", _NUMBERS),
+        ("seconds", pa.float64()),
+        ("turns", pa.list_(_TURN)),
+    ],
+    metadata={"turnwise.layout": _LAYOUT},
+)
+
+
+class _TurnRow(TypedDict):
+    context_text: str
+    action_text: str
+    context_ids: Sequence[int]
+    action_ids: Sequence[int]
+    logprobs: Sequence[float]
+    advantages: Sequence[float] | None
+    rewards: Sequence[tuple[str, float]]
+    version: int
+    opens_row: bool
+    finish: str
+    state_key: str | None
+
+
+class _TrajectoryRow(TypedDict):
+    step: int
+    group: int
+    member: int
+    task_id: str
+    task: str
+    luck: int
+    stop: str
+    failure: str
+    reward: float
+    rewards: Sequence[tuple[str, float]]
+    metrics: Sequence[tuple[str, float]]
+    seconds: float
+    turns: Sequence[_TurnRow]
+
+
+# Token ids repeat, so a dictionary shrinks them; floats do not, and split into bytes at least their exponents do.
+_IDS = [f"turns.list.element.{name}.list.element" for name in ("context_ids", "action_ids")]
+_FLOATS = [f"turns.list.element.{name}.list.element" for name in ("logprobs", "advantages")]
+
+
+def write_trajectories(
+    path: Path,
+    step: int,
+    groups: Sequence[Group],
+    advantages: Mapping[tuple[int, int], Floats] | None,
+    decode: Decode,
+) -> None:
+    """Writes the trajectories of one step, atomically.
+
+    `advantages[group, member]` has one number per action token of that trajectory, in order of time; a trajectory
+    that did not train has none, and null is written.
+    """
+    given = advantages or {}
+    rows = [
+        _to_row(step, index, member, trajectory, given.get((index, member)), decode)
+        for index, group in enumerate(groups)
+        for member, trajectory in enumerate(_members(group))
+    ]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    with replaced(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=_IDS, use_byte_stream_split=_FLOATS)
+
+
+def read_trajectories(path: str | Path) -> list[Group]:
+    """The groups of one file, equal to those that were written."""
+    members: dict[int, list[Trajectory]] = {}
+    for row in _read_table(Path(path)).sort_by([("group", "ascending"), ("member", "ascending")]).to_pylist():
+        members.setdefault(row["group"], []).append(_from_row(row))
+    return [Group(task=found[0].task, trajectories=tuple(found)) for found in members.values()]
+
+
+def _read_table(path: Path) -> pa.Table:
+    try:
+        # Not `read_table`, which would take a folder such as runs/lr=1e-4 for one more column.
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file; a run keeps its trajectories in trajectories/*.parquet") from None
+    except pa.ArrowInvalid:
+        raise RunError(f"{path}: not a Parquet file") from None
+    layout = (table.schema.metadata or {}).get(b"turnwise.layout", b"none").decode()
+    if layout != _LAYOUT:
+        raise RunError(f"{path}: trajectories of layout {layout}, but this version of turnwise reads layout {_LAYOUT}")
+    return table
+
+
+def _members(group: Group) -> Iterable[Trajectory]:
+    assert group.trajectories, "a group has at least one trajectory"
+    assert all(member.task == group.task for member in group.trajectories), "a group is of one task"
+    return group.trajectories
+
+
+def _to_row(
+    step: int,
+    group: int,
+    member: int,
+    trajectory: Trajectory,
+    advantages: Floats | None,
+    decode: Decode,
+) -> _TrajectoryRow:
+    return {
+        "step": step,
+        "group": group,
+        "member": member,
+        "task_id": trajectory.task.id,
+        "task": _storable(_to_json(trajectory.task)),
+        "luck": trajectory.luck,
+        "stop": trajectory.stop.value,
+        "failure": _storable(trajectory.failure),
+        "reward": trajectory.reward,
+        "rewards": list(trajectory.rewards.items()),
+        "metrics": list(trajectory.metrics.items()),
+        "seconds": trajectory.seconds,
+        "turns": [
+            _to_struct(turn, share, decode)
+            for turn, share in zip(trajectory.turns, _share_out(trajectory, advantages), strict=True)
+        ],
+    }
+
+
+def _share_out(trajectory: Trajectory, advantages: Floats | None) -> list[list[float] | None]:
+    """A trajectory's advantages, turn by turn."""
+    if advantages is None:
+        return [None] * len(trajectory.turns)
+    flat = iter(advantages)
+    assert len(advantages) == trajectory.action_tokens, "one advantage per action token"
+    return [[float(next(flat)) for _ in turn.action_ids] for turn in trajectory.turns]
+
+
+def _to_struct(turn: Turn, advantages: list[float] | None, decode: Decode) -> _TurnRow:
+    return {
+        "context_text": _storable(decode(turn.context_ids)),
+        "action_text": _storable(decode(turn.action_ids)),
+        "context_ids": turn.context_ids,
+        "action_ids": turn.action_ids,
+        "logprobs": turn.logprobs,
+        "advantages": advantages,
+        "rewards": list(turn.rewards.items()),
+        "version": turn.version,
+        "opens_row": turn.opens_row,
+        "finish": turn.finish.value,
+        "state_key": turn.state_key,
+    }
+
+
+def _to_json(task: Task) -> str:
+    return json.dumps({"id": task.id, "seed": task.seed, "data": task.data}, ensure_ascii=False, default=dict)
+
+
+def _storable(text: str) -> str:
+    """Half of a surrogate pair, which a token can end in, is not UTF-8; the ids keep what it was."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _from_row(row: _TrajectoryRow) -> Trajectory:
+    task = json.loads(row["task"])
+    return Trajectory(
+        task=Task(id=task["id"], seed=task["seed"], data=task["data"]),
+        turns=tuple(_from_struct(turn) for turn in row["turns"]),
+        stop=StopReason(row["stop"]),
+        luck=row["luck"],
+        metrics=dict(row["metrics"]),
+        seconds=row["seconds"],
+        failure=row["failure"],
+    )
+
+
+def _from_struct(turn: _TurnRow) -> Turn:
+    return Turn(
+        context_ids=tuple(turn["context_ids"]),
+        action_ids=tuple(turn["action_ids"]),
+        logprobs=tuple(turn["logprobs"]),
+        rewards=dict(turn["rewards"]),
+        version=turn["version"],
+        opens_row=turn["opens_row"],
+        finish=Finish(turn["finish"]),
+        state_key=turn["state_key"],
+    )
