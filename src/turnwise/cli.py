@@ -1,0 +1,200 @@
+"""The command line: `turnwise train | eval | play | check | demo`.
+
+Invariant: a user's mistake ends in one line on standard error and exit code 2; a traceback is always a bug of ours.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from turnwise import __version__
+from turnwise.errors import TurnwiseError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    options = _parse(arguments)
+    _settle_process()
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+    try:
+        code = options.command(options)
+    except TurnwiseError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {_escape(str(error))}")
+        return 2
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; a training run goes on from its last checkpoint with --resume")
+        return 130
+    assert isinstance(code, int)
+    return code
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand anywhere; argparse alone takes no list of positionals that an option interrupts."""
+    parser = _parser()
+    options, late = parser.parse_known_args(arguments)
+    if unknown := [argument for argument in late if argument.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.overrides += late
+    return options
+
+
+def _settle_process() -> None:
+    """Sets, before torch is loaded, what makes training of small models on a CPU steady; what a user set stays.
+
+    OpenMP's threads spin for a step's worth of work by default, which costs a factor of ten as soon as anything else
+    wants a core; and glibc returns large tensors to the system after each use, to fault them in again page by page.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:  # absent from other C libraries
+            trim_threshold, mmap_max = -1, -4
+            mallopt(trim_threshold, 2**30)
+            mallopt(mmap_max, 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="turnwise", description="Train LLM agents over many turns.")
+    parser.add_argument("--version", action="version", version=f"turnwise {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train an agent by a recipe")
+    train.add_argument("recipe", help="a YAML file, such as recipes/encyclopedia-grpo.yaml")
+    train.add_argument("overrides", nargs="*", metavar="a.b=c", help="settings that replace the recipe's")
+    train.add_argument("--run", metavar="DIR", help="where the run is written (default: runs/NAME-OF-RECIPE)")
+    train.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
+    train.set_defaults(command=_train)
+
+    evaluate = commands.add_parser("eval", help="evaluate a run's newest checkpoint, or a recipe's model as it comes")
+    evaluate.add_argument("what", help="the folder of a run, or a recipe")
+    evaluate.add_argument("overrides", nargs="*", metavar="a.b=c", help="such as evaluate.tasks=1000")
+    evaluate.add_argument("--save", metavar="FILE", help="write the trajectories behind the figures to a Parquet file")
+    evaluate.set_defaults(command=_evaluate)
+
+    play = commands.add_parser("play", help="play an environment yourself")
+    play.add_argument("env", help="a built-in name, module:Class, file.py:Class, or a recipe")
+    play.add_argument("overrides", nargs="*", metavar="a=b", help="arguments of the environment")
+    play.add_argument("--task", type=int, default=0, metavar="N", help="which task of the split (default: 0)")
+    play.add_argument("--split", default="train")
+    play.add_argument("--luck", type=int, default=0, metavar="SEED", help="the seed of the episode's own noise")
+    play.set_defaults(command=_play)
+
+    check = commands.add_parser("check", help="check an environment against the contract")
+    check.add_argument("env", help="a built-in name, module:Class, file.py:Class, or a recipe")
+    check.add_argument("overrides", nargs="*", metavar="a=b", help="arguments of the environment")
+    check.add_argument("--episodes", type=int, default=3, metavar="N", help="tasks to check on (default: 3)")
+    check.set_defaults(command=_check)
+
+    demo = commands.add_parser("demo", help="train the embedded agent and compare it with its baselines")
+    demo.add_argument("overrides", nargs="*", metavar="a.b=c", help="such as seed=1")
+    demo.add_argument("--recipe", default="recipes/encyclopedia-grpo.yaml", metavar="FILE")
+    demo.add_argument("--run", default="runs/demo", metavar="DIR", help="an earlier demo there is kept aside")
+    demo.set_defaults(command=_demo)
+    return parser
+
+
+# The commands import what they need when they run: torch and transformers take seconds, and `--help` should not.
+
+
+def _train(options: argparse.Namespace) -> int:
+    from turnwise.config import load_config
+    from turnwise.trainer import run_training
+
+    run = options.run or Path("runs") / Path(options.recipe).stem
+    directory = run_training(load_config(options.recipe, options.overrides), run, resume=options.resume)
+    _say(f"The run is in {directory.path}; evaluate it with: turnwise eval {directory.path}")
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from turnwise.assemble import assemble
+    from turnwise.config import load_config, load_run_config
+    from turnwise.evaluate import evaluate
+    from turnwise.runs import make_display, write_trajectories
+
+    folder = Path(options.what)
+    load = load_run_config if folder.is_dir() else load_config
+    config = load(folder, options.overrides)
+    parts = assemble(config)
+    with make_display() as display:
+        display.stage("evaluation", 1)
+        result = asyncio.run(
+            evaluate(
+                parts.player(config, config.evaluate),
+                parts.env,
+                parts.test_tasks,
+                responses=config.evaluate.responses,
+                seed=config.seed,
+                progress=lambda done, total: display.progress(done, total, "episodes"),
+            )
+        )
+    if options.save:
+        write_trajectories(Path(options.save), 0, result.groups, None, parts.render.decode)
+    _say(f"{config.model.name}: {result}")
+    return 0
+
+
+def _play(options: argparse.Namespace) -> int:
+    from turnwise.play import play_in_terminal
+
+    play_in_terminal(_find_env(options), task_index=options.task, split=options.split, luck=options.luck)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from turnwise.envs import check_env
+
+    env = _find_env(options)
+    findings = asyncio.run(check_env(env, episodes=options.episodes))
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        console.print(f"[red]✗[/] {_escape(finding)}")
+    if not findings:
+        console.print(f"[green]✓[/] {type(env).__name__} keeps the contract")
+    return 1 if findings else 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from turnwise.config import load_config
+    from turnwise.demo import run_demo
+
+    run_demo(load_config(options.recipe, options.overrides), Path(options.run), Console())
+    return 0
+
+
+def _find_env(options: argparse.Namespace):  # type: ignore[no-untyped-def]  # noqa: ANN202 (an Env, imported late)
+    from turnwise.envs.registry import EnvSettings, make_env
+    from turnwise.settings import parse_settings, read_recipe
+
+    data: dict[str, object] = {"name": options.env}
+    if options.env.endswith((".yaml", ".yml")):
+        section = read_recipe(options.env).get("env")
+        data = dict(section) if isinstance(section, dict) else data
+    overrides = [f"args.{override}" for override in options.overrides]
+    return make_env(parse_settings(EnvSettings, data, overrides=overrides, source=options.env))
+
+
+def _say(text: str) -> None:
+    """One line, however long: a command that is shown must be one that can be copied."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

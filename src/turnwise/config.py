@@ -1,0 +1,88 @@
+"""A whole experiment in one value: the rooms' settings put together.
+
+Invariant: a recipe with a key nobody reads does not parse, and the config written into a run parses back to itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from turnwise.credit.estimate import CreditSettings
+from turnwise.engines.local import EngineSettings
+from turnwise.envs.registry import EnvSettings
+from turnwise.errors import ConfigError, RunError
+from turnwise.evaluate import EvaluateSettings
+from turnwise.learner.learner import LearnerSettings
+from turnwise.learner.models import ModelSettings
+from turnwise.losses.settings import LossSettings
+from turnwise.render.template import RenderSettings
+from turnwise.rollout import RolloutSettings
+from turnwise.runs import Checkpoints, RunDirectory
+from turnwise.settings import Settings, parse_settings, read_recipe
+from turnwise.sft import ColdStartSettings
+
+
+class CheckpointSettings(Settings):
+    """When a run is saved."""
+
+    every: int = Field(default=10, ge=1)
+    """Save after every so many training steps, and always after the cold start and the last step."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the newest checkpoints are kept."""
+
+
+class Config(Settings):
+    """An experiment; every section has defaults but the environment."""
+
+    env: EnvSettings
+    model: ModelSettings = ModelSettings()
+    seed: int = Field(default=0, ge=0)
+    steps: int = Field(default=100, ge=0)
+    """Training steps: each samples `rollout.tasks` × `rollout.responses` episodes and learns from them."""
+    cold_start: ColdStartSettings | None = None
+    """Imitate demonstrations first; None begins with reinforcement learning."""
+    rollout: RolloutSettings = RolloutSettings()
+    credit: CreditSettings = CreditSettings()
+    loss: LossSettings = LossSettings()
+    learner: LearnerSettings = LearnerSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    render: RenderSettings = RenderSettings()
+    engine: EngineSettings = EngineSettings()
+
+
+ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
+    "ppo": {"credit": {"estimator": "gae"}},
+    "grpo": {"credit": {"estimator": "grpo"}},
+    "rloo": {"credit": {"estimator": "rloo"}},
+    "reinforce++": {"credit": {"estimator": "reinforce++"}},
+    "reinforce++-baseline": {"credit": {"estimator": "reinforce++-baseline"}},
+}
+"""Short names for what a recipe spells out; `turnwise.train(algorithm=...)` takes these."""
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """A recipe with overrides: `load_config("recipes/encyclopedia-grpo.yaml", ["steps=20", "loss.kl=0.01"])`."""
+    return check_config(parse_settings(Config, read_recipe(path), overrides=overrides, source=str(path)))
+
+
+def check_config(config: Config) -> Config:
+    """Refuses what each section allows but together cannot work."""
+    config.rollout.require_trainable("rollout")
+    if config.credit.compares_groups and config.rollout.responses < 2 and config.steps:
+        raise ConfigError(
+            f"rollout.responses: {config.credit.estimator} compares a task's responses with each other: set 2 or more"
+        )
+    return config
+
+
+def load_run_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a run, its model replaced by the newest checkpoint: what `turnwise eval RUN` evaluates."""
+    run = RunDirectory.open(folder)
+    checkpoint = Checkpoints(run.checkpoints).latest()
+    if checkpoint is None:
+        raise RunError(f"{folder}: this run has no checkpoint yet; let it finish its cold start first")
+    config = load_config(run.config, overrides)
+    model = config.model.model_copy(update={"name": str(checkpoint / "model"), "tokenizer": None, "lora": None})
+    return config.model_copy(update={"model": model})

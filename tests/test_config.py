@@ -1,0 +1,82 @@
+"""A whole experiment in one value: what belongs together is checked together, and what is written reads back."""
+
+from typing import get_args
+
+import pytest
+import yaml
+
+from tiny_runs import COLD_START, Died, model_folder, run_tiny, tiny_config, tiny_data
+from turnwise.config import ALGORITHMS, Config, load_config, load_run_config
+from turnwise.credit.estimate import Estimator
+from turnwise.errors import ConfigError, RunError
+from turnwise.settings import dump_settings, load_yaml, parse_settings
+
+EVERYTHING = {
+    "env": {"name": "encyclopedia", "args": {"hops": [1, 2], "lazy": 0.5}},
+    "model": {"lora": {"targets": ["q_proj"]}, "dtype": "bfloat16", "autocast": True, "tokenizer": "some/where"},
+    "seed": 7,
+    "cold_start": {"chats": "on", "optimizer": {"lr": 1e-5, "betas": [0.9, 0.95]}},
+    "rollout": {"episode_tokens": 100, "seconds": 1.5, "context_tokens": 64},
+    "loss": {"dual_clip": None, "kl": 0.1, "kl_in": "reward", "kl_estimator": "k2", "value_clip": 0.2},
+    "learner": {"optimizer": {"max_grad_norm": None, "schedule": "cosine"}, "critic": {"warmup": 3}},
+    "evaluate": {"temperature": 0.5, "split": "1e3"},
+    "render": {"template": "a/b.jinja", "variables": {"enable_thinking": False, "date_string": "26 Jul 2024"}},
+}
+
+
+@pytest.mark.parametrize("data", [{"env": {"name": "encyclopedia"}}, EVERYTHING], ids=["defaults", "everything"])
+def test_a_config_reads_back_from_its_dump(data):
+    config = parse_settings(Config, data, source="the test")
+    dumped = load_yaml(dump_settings(config), source="the dump")
+    assert isinstance(dumped, dict)
+    assert parse_settings(Config, dumped, source="the dump") == config
+
+
+def test_the_algorithms_are_all_the_estimators():
+    named = [parse_settings(Config, tiny_data(**sections), source=name) for name, sections in ALGORITHMS.items()]
+    assert {config.credit.estimator for config in named} == set(get_args(Estimator))
+
+
+def test_overrides_are_laid_over_the_recipe(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(tiny_data()))
+    config = load_config(recipe, ["steps=7", "learner.optimizer.lr=1e-4", "cold_start.batch=2", "rollout.seconds=null"])
+    assert (config.steps, config.learner.optimizer.lr, config.rollout.seconds) == (7, 1e-4, None)
+    assert config.cold_start is not None
+    assert config.cold_start.batch == 2
+    assert config.rollout.tasks == 4, "what the override does not name stays"
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce++-baseline"])
+def test_groups_of_one_teach_a_comparison_nothing(estimator):
+    with pytest.raises(ConfigError, match=r"rollout\.responses: .* set 2 or more"):
+        tiny_config(credit={"estimator": estimator}, rollout={"responses": 1})
+    tiny_config(credit={"estimator": estimator}, rollout={"responses": 1}, steps=0)
+
+
+@pytest.mark.parametrize("estimator", ["gae", "reinforce++"])
+def test_groups_of_one_are_enough_without_a_comparison(estimator):
+    assert tiny_config(credit={"estimator": estimator}, rollout={"responses": 1}).rollout.responses == 1
+
+
+@pytest.mark.parametrize("decoding", [{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}])
+def test_only_training_needs_the_whole_distribution(decoding):
+    with pytest.raises(ConfigError, match="to train, sample with"):
+        tiny_config(rollout=decoding)
+    tiny_config(evaluate=decoding)
+
+
+def test_a_run_is_evaluated_with_its_newest_weights(tmp_path):
+    run = run_tiny(tmp_path / "run", steps=2, checkpoint={"every": 1}, model={"lora": {"rank": 2}})
+    config = load_run_config(run.path, ["evaluate.tasks=3"])
+    assert config.model.name == str(model_folder(run, 2))
+    assert config.model.lora is None, "a checkpoint holds its adapters merged"
+    assert config.evaluate.tasks == 3
+    assert config.rollout == tiny_config().rollout
+
+
+def test_a_run_that_has_saved_nothing_cannot_be_evaluated(tmp_path):
+    with pytest.raises(Died):
+        run_tiny(tmp_path / "run", cold_start=COLD_START, die=lambda event, number: event == "cold start")
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        load_run_config(tmp_path / "run")

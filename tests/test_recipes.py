@@ -1,0 +1,52 @@
+"""Every recipe we ship parses, is short, and names what exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from turnwise.config import Config, load_config
+from turnwise.envs.registry import make_env
+from turnwise.learner.models import SMALL
+from turnwise.settings import dump_settings, load_yaml, parse_settings
+
+FOLDER = Path(__file__).resolve().parent.parent / "recipes"
+RECIPES = sorted(FOLDER.glob("*.yaml"))
+
+
+def test_there_are_recipes():
+    assert FOLDER / "encyclopedia-grpo.yaml" in RECIPES, "the demo's"
+    assert {path.suffix for path in FOLDER.iterdir()} == {".yaml"}
+
+
+def test_the_recipes_that_our_own_words_name_exist():
+    sources = (FOLDER.parent / "src").rglob("*.py")
+    named = {name for source in sources for name in re.findall(r"recipes/([\w-]+\.yaml)", source.read_text())}
+    assert "encyclopedia-grpo.yaml" in named
+    assert named - {path.name for path in RECIPES} == set()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_short_and_says_what_it_is(recipe):
+    lines = recipe.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 40
+    assert lines[0].startswith("# ")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_names_what_exists_and_fits(recipe):
+    config = load_config(recipe)
+    env = make_env(config.env)
+    for split in ("train", config.evaluate.split):
+        assert len(env.tasks(split)) > 0
+    assert len(env.tasks(config.evaluate.split)) >= config.evaluate.tasks
+    if config.model.name == SMALL:
+        assert (config.rollout.context_tokens or config.rollout.turn_tokens) <= config.model.small.positions
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_config_written_into_a_run_parses_back_to_itself(recipe):
+    config = load_config(recipe)
+    data = load_yaml(dump_settings(config), source="the dump")
+    assert isinstance(data, dict)
+    assert parse_settings(Config, data, source="the dump") == config
