@@ -48,6 +48,7 @@ def run_training(
     display: Display | None = None,
 ) -> RunDirectory:
     """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint."""
+    RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
     parts = assemble(config, env=env, tasks=tasks)
     if not resume:
         _require_demonstrations(config, parts)
@@ -89,7 +90,6 @@ class Trainer:
             groups = await self._sample(step)
             sampled = time.monotonic()
             update = learner.update(groups, seed=self._seed("update", step))
-            await self._share_weights(learner.version)
             step += 1
             self._record(step, groups, update, rollout=sampled - began, learn=time.monotonic() - sampled)
             if self._due(step, self.config.evaluate.every):
@@ -108,15 +108,13 @@ class Trainer:
         if self.config.cold_start is not None:
             await self._imitate()
         learner = self._make_learner()
-        await self._share_weights(learner.version)
         await self._evaluate("evaluate", 0)
         self._save(0, learner)
         self.checkpoints.pin(0)
         return learner, 0
 
     async def _sample(self, step: int) -> list[Group]:
-        # An evaluation leaves keys and values behind; a resumed run has none, and would round its sums otherwise.
-        await self._share_weights(step)
+        await self._load_engine(step)
         return await run_groups(
             self.player,
             self.parts.env,
@@ -154,6 +152,7 @@ class Trainer:
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same luck every time."""
+        await self._load_engine(step)
         settings = self.config.evaluate
         result = await evaluate(
             self.parts.player(self.config, settings),
@@ -167,7 +166,9 @@ class Trainer:
         self._store(stage, step, result.groups)
         self.display.note(f"{stage}, step {step}: {result}")
 
-    async def _share_weights(self, version: int) -> None:
+    async def _load_engine(self, version: int) -> None:
+        """Gives the engine the newest weights: always just before it plays, so that no cache of what it played before
+        is left, which a resumed run would not have; sums would round otherwise."""
         await self.parts.engine.load(self.parts.loaded.model.state_dict(), version)
 
     async def _restore(self, checkpoint: Path) -> tuple[Learner, int]:
@@ -179,7 +180,6 @@ class Trainer:
         learner = self._make_learner()
         learner.load_state_dict(state["learner"])  # type: ignore[arg-type]  # what `_save` wrote
         restore_rng(state["rng"])  # type: ignore[arg-type]  # likewise
-        await self._share_weights(learner.version)
         self.metrics.truncate_after(step, stages={"train", "evaluate"})
         self.display.note(f"resumed after step {step}")
         return learner, step

@@ -134,7 +134,6 @@ def train_tokenizer(texts: Iterable[str], settings: SmallSettings) -> PreTrained
         pad_token=PAD,
         extra_special_tokens=[START],
         chat_template=CHAT_TEMPLATE,
-        model_max_length=settings.positions,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )

@@ -39,10 +39,7 @@ class RunDirectory:
         A key names a value or a whole section, dotted: `may_differ={"trainer.steps"}`.
         """
         run = cls(Path(path))
-        if resume:
-            run._check_same_config(config_yaml, may_differ)
-        else:
-            run._check_unused()
+        run.check(config_yaml, resume=resume, may_differ=may_differ)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             write_text(run.config, config_yaml)
@@ -95,6 +92,13 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, object]:
         return read_json(self.summary)
+
+    def check(self, config_yaml: str, *, resume: bool = False, may_differ: Collection[str] = ()) -> None:
+        """Refuses what `create` would refuse, and writes nothing: to be asked before any long work."""
+        if resume:
+            self._check_same_config(config_yaml, may_differ)
+        else:
+            self._check_unused()
 
     def _check_unused(self) -> None:
         if self.config.exists():
