@@ -3,6 +3,9 @@
 import asyncio
 import logging
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -89,3 +92,14 @@ def test_what_cannot_be_searched_is_refused():
         search_tool(Bm25Index(PASSAGES), k=0)
     with pytest.raises(ToolError, match="k is -1"):
         Bm25Index(PASSAGES).query(["oslo"], k=-1)
+
+
+def test_search_leaves_jax_alone(tmp_path):
+    """bm25s would start jax, which takes most of a GPU's memory from the training beside it."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("started = True\n")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(values, k): return values, k\n")
+    script = "import turnwise.tools.search, sys; assert 'jax' not in sys.modules; import jax; assert jax.started"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

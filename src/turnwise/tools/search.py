@@ -6,15 +6,34 @@ query that shares no word with any passage finds nothing rather than something a
 
 import logging
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
 
 from turnwise.errors import ToolError
 from turnwise.tools.tool import Tool, tool
+
+
+@contextmanager
+def _absent(module: str) -> Iterator[None]:
+    """Within it, importing the module fails, unless somebody has imported it already."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # the import system's own sign for "not there"
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# bm25s starts jax where it is installed, and jax takes most of a GPU's memory from the training beside it.
+with _absent("jax"):
+    import bm25s
 
 _WORD = re.compile(r"\w+")
 
