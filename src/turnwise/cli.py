@@ -130,7 +130,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     config = load(folder, options.overrides)
     parts = assemble(config)
     with make_display() as display:
-        display.stage("evaluation", 1)
+        display.stage("evaluation", 0)
         result = asyncio.run(
             evaluate(
                 parts.player(config, config.evaluate),

@@ -103,6 +103,7 @@ class Trainer:
         if last is not None:
             return await self._restore(last)
         self.metrics.truncate_after(-1)
+        self.display.stage("preparation", 0)
         if self.config.evaluate.untrained:
             await self._evaluate("untrained", 0)
         if self.config.cold_start is not None:

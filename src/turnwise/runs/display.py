@@ -65,7 +65,7 @@ class Display(ABC):
         self._stage = Stage(name="", total=0, began=clock())
 
     def stage(self, name: str, total: int) -> None:
-        """A stage of `total` steps begins: `stage("cold start", 300)`."""
+        """A stage of `total` steps begins: `stage("cold start", 300)`; 0 for one that has progress but no steps."""
         self._stage = Stage(name=name, total=total, began=self._clock())
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -121,7 +121,7 @@ class PlainDisplay(Display):
 
     def stage(self, name: str, total: int) -> None:
         super().stage(name, total)
-        self._say(f"{name}: {total} steps")
+        self._say(f"{name}: {total} steps" if total else name)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         super().step(step, metrics)
@@ -197,8 +197,8 @@ class LiveDisplay(Display):
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
             Text(stage.name, style="bold"),
-            ProgressBar(total=max(stage.total, 1), completed=stage.step, width=30),
-            Text(f"{stage.step}/{stage.total}", style="cyan"),
+            ProgressBar(total=max(stage.total, 1), completed=stage.step, width=30, pulse=not stage.total),
+            Text(f"{stage.step}/{stage.total}" if stage.total else "", style="cyan"),
             Text(f"{_duration(now - stage.began)} gone"),
             Text(f"{_duration(left)} left" if left is not None else "", style="green"),
             Text(self._within, style="dim"),
