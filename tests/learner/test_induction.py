@@ -43,7 +43,7 @@ def test_the_second_copy_is_expected(seed):
 def test_other_shapes_hold_it_too(shape):
     settings = SmallSettings(**({"layers": 2, "width": 48, "positions": 128, "vocabulary": 270} | shape))
     first, second = losses_of_two_copies(build(settings))
-    assert second < first - 0.15
+    assert second < first - 0.05
 
 
 def test_it_looks_one_token_back():

@@ -4,7 +4,7 @@ Invariant: a question names only its subject, never an entity met on the way, so
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnwise.envs.encyclopedia_world import KINDS, World
@@ -39,6 +39,14 @@ ASKS: Mapping[str, tuple[str, ...]] = {
 }
 """The last hop, as a question."""
 
+LEADING_TO: Mapping[str, tuple[tuple[str, str], ...]] = {
+    target: tuple(
+        (kind, name) for kind, relations in KINDS.items() for name, leads in relations.items() if leads == target
+    )
+    for target in sorted({target for relations in KINDS.values() for target in relations.values()})
+}
+"""The (kind of subject, relation) pairs that lead to each kind of entity."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -58,7 +66,7 @@ class Question:
 def ask(world: World, rng: random.Random, hops: int) -> Question:
     """A question of this many hops whose chain never comes back to an entity it has met."""
     while True:
-        kind, chain = rng.choice(tuple(chains(hops)))
+        kind, chain = draw_chain(rng, hops)
         subject = rng.choice(world.entities[kind])
         met = world.follow(subject, chain)
         if len({subject, *met}) == hops + 1:
@@ -70,17 +78,16 @@ def ask(world: World, rng: random.Random, hops: int) -> Question:
     return Question(text=text, subject=subject, chain=chain, met=tuple(met))
 
 
-def chains(hops: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every (kind of subject, chain of relations): `("work", ("author", "birthplace"))` has two hops."""
+def draw_chain(rng: random.Random, hops: int) -> tuple[str, tuple[str, ...]]:
+    """A kind of subject and a chain of relations from it: `("work", ("author", "birthplace"))` has two hops.
 
-    def walk(kind: str, left: int) -> Iterator[tuple[str, ...]]:
-        if left == 0:
-            yield ()
-            return
-        for relation, target in KINDS.get(kind, {}).items():
-            for rest in walk(target, left - 1):
-                yield (relation, *rest)
-
-    for kind in KINDS:
-        for chain in walk(kind, hops):
-            yield kind, chain
+    What the first hop leads to is a person, a city, a company or a country equally often: there are many more chains
+    through people, and whoever learnt from them alone could read nothing else.
+    """
+    target = rng.choice(tuple(LEADING_TO))
+    kind, relation = rng.choice(LEADING_TO[target])
+    chain = [relation]
+    while len(chain) < hops:
+        chain.append(rng.choice(tuple(KINDS[target])))
+        target = KINDS[target][chain[-1]]
+    return kind, tuple(chain)

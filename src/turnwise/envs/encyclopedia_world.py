@@ -18,53 +18,48 @@ def _words(text: str) -> tuple[str, ...]:
 
 FIRST = _words("""
     Ada Bram Cleo Dario Edith Felix Greta Hugo Iris Jonas Karin Leo Mira Nils Olga Pavel Quinn Rosa Stefan Tilda
-    Umberto Vera Walter Xenia Yara Zeno Amos Bella Cyrus Delia Emil Flora Gideon Hanna Igor Julia Kaspar Linda
-    Marco Nora
+    Umberto Vera Walter Xenia
 """)
 LAST = _words("""
     Alder Brandt Castor Dorn Elling Farrow Grieg Holm Ivers Jarvis Keller Lindqvist Marlow Norden Oakes Petrov
-    Quist Rask Sorel Thorne Ulven Varga Weiss Yates Zander Abbot Birk Corwin Drake Ekman Falk Gorski Hale Ibsen
-    Jansen Kovac Lund Moss Nyberg Orlov
+    Quist Rask Sorel Thorne Ulven Varga Weiss Yates
 """)
 PLACE_FRONT = _words("""
-    Amber Birch Copper Dale Eagle Fern Granite Heron Iron Juniper Kestrel Lark Maple North Otter Pine Raven
-    Silver Timber Willow Stone Winter Harbour Crown
+    Amber Birch Copper Dale Eagle Fern Granite Heron Iron Juniper Kestrel Lark Maple North Otter Pine
 """)
 PLACE_BACK = _words("""
-    Bay Bridge Cross Falls Ford Gate Haven Hill Mill Moor Point Port Reach Ridge Vale Wells
+    Bay Bridge Cross Falls Ford Gate Haven Hill Mill Moor Point Port
 """)
 COUNTRY = _words("""
-    Avaria Belmora Cordova Drosia Elandia Fenmark Galdova Hestia Ithria Jorvland Kelmora Lusania Morvania
-    Norlund Ostria Pelagia Quenland Rovia Sarmatia Tolvania
+    Avaria Belmora Cordova Drosia Elandia Fenmark Galdova Hestia Ithria Jorvland Kelmora Lusania
 """)
 FIRM_FRONT = _words("""
     Apex Beacon Cobalt Delta Ember Fulcrum Gallant Horizon Indigo Jupiter Keystone Lumen Meridian Nimbus Orbit
-    Pinnacle Quartz Radiant Summit Titan Union Vector Westwind Zenith
+    Pinnacle
 """)
 FIRM_BACK = _words("""
-    Press Works Studio Group Media Foundry Books Motors Labs Trading
+    Press Works Studio Group Media Foundry Books Motors
 """)
 TITLE_FRONT = _words("""
     Silent Broken Golden Hidden Burning Distant Endless Frozen Hollow Last Little Lonely Lost Painted Quiet Red
-    Secret Second Strange Sunken White Wild
 """)
 TITLE_BACK = _words("""
     Garden Mirror River Letter Station Lantern Orchard Island Winter Voyage Clock Door Empire Forest Horse
-    Kingdom Ladder Mountain Ocean Road Season Tower
+    Kingdom
 """)
 
 FACTS: Mapping[str, tuple[str, ...]] = {
-    "birthplace": ("{s} was born in {o}.", "The birthplace of {s} is {o}.", "{s} grew up in {o}."),
-    "employer": ("{s} works for {o}.", "{s} has a post at {o}.", "The employer of {s} is {o}."),
-    "spouse": ("{s} is married to {o}.", "The spouse of {s} is {o}.", "{s} lives with {o}."),
-    "country": ("{s} is a city in {o}.", "{s} lies in the country of {o}.", "The country of {s} is {o}."),
-    "mayor": ("The mayor of {s} is {o}.", "{s} is governed by {o}.", "{s} elected {o} as mayor."),
-    "founder": ("{s} was founded by {o}.", "The founder of {s} is {o}.", "{s} was started by {o}."),
-    "headquarters": ("{s} is based in {o}.", "The headquarters of {s} are in {o}.", "{s} has offices in {o}."),
-    "author": ("{s} was written by {o}.", "The author of {s} is {o}.", "{s} is a novel by {o}."),
-    "publisher": ("{s} was published by {o}.", "The publisher of {s} is {o}.", "{s} appeared with {o}."),
-    "capital": ("{s} is ruled from {o}.", "The capital of {s} is {o}.", "The parliament of {s} sits in {o}."),
-    "president": ("{s} is led by {o}.", "The president of {s} is {o}.", "{s} chose {o} as president."),
+    "birthplace": ("{s} was born in {o}.", "The birthplace of {s} is {o}."),
+    "employer": ("{s} works for {o}.", "The employer of {s} is {o}."),
+    "spouse": ("{s} is married to {o}.", "The spouse of {s} is {o}."),
+    "country": ("{s} is a city in {o}.", "The country of {s} is {o}."),
+    "mayor": ("{s} is governed by {o}.", "The mayor of {s} is {o}."),
+    "founder": ("{s} was founded by {o}.", "The founder of {s} is {o}."),
+    "headquarters": ("{s} is based in {o}.", "The headquarters of {s} are in {o}."),
+    "author": ("{s} is a novel by {o}.", "The author of {s} is {o}."),
+    "publisher": ("{s} was published by {o}.", "The publisher of {s} is {o}."),
+    "capital": ("{s} is ruled from {o}.", "The capital of {s} is {o}."),
+    "president": ("{s} is led by {o}.", "The president of {s} is {o}."),
 }
 """How a passage states that the `relation` of {s} is {o}."""
 
