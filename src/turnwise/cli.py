@@ -53,7 +53,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _settle_process() -> None:
     """Sets, before torch is loaded, what makes training of small models on a CPU steady; what a user set stays.
 
-    OpenMP's threads spin for a step's worth of work by default, which costs a factor of ten as soon as anything else
+    OpenMP's threads spin while they wait, by default, which can slow every step many times over when anything else
     wants a core; and glibc returns large tensors to the system after each use, to fault them in again page by page.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
