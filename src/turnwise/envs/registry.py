@@ -22,6 +22,11 @@ from turnwise.tools.spelling import suggest
 
 BUILT_IN = {
     "encyclopedia": "turnwise.envs.encyclopedia:Encyclopedia",
+    "bandit": "turnwise.envs.games.bandit:Bandit",
+    "frozen_lake": "turnwise.envs.games.frozen_lake:FrozenLake",
+    "sokoban": "turnwise.envs.games.sokoban:Sokoban",
+    "countdown": "turnwise.envs.games.countdown:Countdown",
+    "gymnasium": "turnwise.envs.gymnasium_env:GymnasiumGame",
 }
 
 

@@ -1,0 +1,332 @@
+"""`TextGame`: a turn-based game in text, by RAGEN's protocol: think, then answer with one action or several.
+
+Invariant: a game knows its rules and nothing of tags, limits, penalties or metrics; those are here, once for all games.
+Its level comes from the task's seed and its noise from luck, so a group's members begin alike and then differ.
+"""
+
+import copy
+import inspect
+import math
+import random
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, TypedDict, overload
+
+from turnwise.envs.base import Env
+from turnwise.errors import EnvError
+from turnwise.rewards import final_answer
+from turnwise.seeds import derive_seed
+from turnwise.types import Message, Step, Task
+
+SEPARATOR = "||"
+SPLITS = ("train", "test")
+_MOST_QUOTED_CHARS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What one action came to: `Move(reward=1.0, done=True, success=True)`."""
+
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+    moved: bool = True
+    """Whether the state changed; a walk into a wall does not."""
+
+
+class GameOptions(TypedDict, total=False):
+    """The arguments that all games share; `TextGame` says what they mean."""
+
+    think: bool
+    max_actions_per_turn: int
+    max_actions: int
+    format_penalty: float
+    expert_noise: float
+    train_tasks: int
+    test_tasks: int
+    seed: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """How far an episode has come; made anew by `reset`, so spawned copies never share one."""
+
+    luck: int
+    turns: int = 0
+    actions: int = 0
+    moved: int = 0
+    unknown: int = 0
+    """Actions that the game does not have, and turns in which none was found."""
+    done: bool = False
+    success: bool = False
+
+
+class TextGame(Env):
+    """Rules become an environment: write `begin`, `rules`, `show`, `play`, `plan`, `explain` and `state_key`.
+
+    An agent that thinks replies `<think>...</think><answer>Up || Left</answer>`. Where it must think, an answer without
+    a thought is as good as none. Attributes of a game hold numbers, text and tuples, or a `random.Random`, list, set or
+    dict of these: that is what `fork` knows how to part.
+    """
+
+    actions: tuple[str, ...] = ()
+    """What the agent may do, as it is spelt; a game without a fixed list overrides `legal` and `wander`."""
+    noun: ClassVar[str] = "action"
+    """What the system message calls an action."""
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init__(
+        self,
+        *,
+        think: bool = True,
+        max_actions_per_turn: int = 5,
+        max_actions: int = 10,
+        format_penalty: float = 0.1,
+        expert_noise: float = 0.0,
+        train_tasks: int = 10_000,
+        test_tasks: int = 256,
+        seed: int = 0,
+    ) -> None:
+        """What all games share.
+
+        Args:
+            think: The agent must think before it answers.
+            max_actions_per_turn: Actions beyond these are ignored, and the agent is told.
+            max_actions: Part of the game: the last one allowed ends the episode.
+            format_penalty: What a turn without a single action of the game costs.
+            expert_noise: The share of the expert's turns that play random actions, for demonstrations of mixed quality.
+            train_tasks: How many levels there are to train on.
+            test_tasks: How many others there are to test on.
+            seed: Another seed makes other levels.
+        """
+        counts = {
+            "max_actions_per_turn": max_actions_per_turn,
+            "max_actions": max_actions,
+            "train_tasks": train_tasks,
+            "test_tasks": test_tasks,
+        }
+        for name, value in counts.items():
+            check_count(name, value)
+        if not (math.isfinite(format_penalty) and format_penalty >= 0):
+            raise EnvError(f"format_penalty is {format_penalty}; it is taken away, so give 0 or more")
+        if not 0 <= expert_noise <= 1:
+            raise EnvError(f"expert_noise is {expert_noise}; it is a share, from 0 to 1")
+        self._think = think
+        self._max_actions_per_turn = max_actions_per_turn
+        self._max_actions = max_actions
+        self._format_penalty = format_penalty
+        self._expert_noise = expert_noise
+        self._sizes = dict(zip(SPLITS, (train_tasks, test_tasks), strict=True))
+        self._seed = seed
+        self._progress: _Progress | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Lists the shared arguments in a game's signature, so that a recipe's misspelt one finds its neighbour."""
+        super().__init_subclass__()
+        own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        kept = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+        if len(kept) < len(own):
+            names = {parameter.name for parameter in kept}
+            inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+            kept += [parameter for parameter in inherited if parameter.name not in names]
+        cls.__signature__ = inspect.Signature(kept)
+
+    @abstractmethod
+    def begin(self, task: Task, luck: int) -> None:
+        """Sets all state of an episode: the level from `task.seed`, the noise from `luck`."""
+
+    @abstractmethod
+    def rules(self) -> str:
+        """What the system message says of the game: symbols, actions, reward."""
+
+    @abstractmethod
+    def show(self) -> str:
+        """The state as the agent reads it, as short as can be."""
+
+    @abstractmethod
+    def play(self, action: str) -> Move:
+        """Does one legal action."""
+
+    @abstractmethod
+    def plan(self) -> list[str]:
+        """The expert's next actions from here, as far as it can foresee; empty where nothing helps any more."""
+
+    @abstractmethod
+    def explain(self) -> str:
+        """A short sentence or two, true of this state: what the expert thinks."""
+
+    @abstractmethod
+    def state_key(self) -> str:
+        """A name for the state, equal exactly when the game's own states are; luck yet to come is no part of it."""
+
+    def legal(self, text: str) -> str | None:
+        """The action that the agent wrote, as it is spelt (`"up"` is `"Up"`); None when the game has no such action."""
+        wanted = text.casefold()
+        return next((action for action in self.actions if action.casefold() == wanted), None)
+
+    def wander(self, rng: random.Random) -> str:
+        """A random action."""
+        return rng.choice(self.actions)
+
+    def facts(self) -> dict[str, tuple[int, int]]:
+        """Where things are, in the coordinates that `explain` speaks of: `{"player": (0, 1), "goal": (3, 2)}`."""
+        return {}
+
+    def metrics(self) -> dict[str, float]:
+        """What this game counts beyond what all games do."""
+        return {}
+
+    @property
+    def actions_left(self) -> int:
+        """How many actions the episode still allows."""
+        return self._max_actions - (self._progress.actions if self._progress else 0)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in self._sizes:
+            raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(SPLITS)}")
+        return _Tasks(f"{type(self).__name__}/{self._seed}", split, range(self._sizes[split]))
+
+    async def reset(self, task: Task, luck: int) -> Sequence[Message]:
+        self._progress = _Progress(luck=luck)
+        self.begin(task, luck)
+        return (
+            Message(role="system", content=f"{self.rules()}\n{self._protocol()}"),
+            Message(role="user", content=self.show()),
+        )
+
+    async def step(self, message: Message) -> Step:
+        progress = self._live()
+        progress.turns += 1
+        actions, remarks = self._read(message, progress)
+        rewards = {
+            "game": self._play(actions, progress),
+            "format": 0.0 if actions else -self._format_penalty,
+        }
+        seen = Message(role="user", content="\n".join((*remarks, self.show())))
+        return Step(messages=(seen,), rewards=rewards, done=progress.done, metrics=_counts(progress) | self.metrics())
+
+    def expert(self) -> Message:
+        """The solver's move, as many actions as a turn allows; a share `expert_noise` of the turns plays at random."""
+        progress = self._live()
+        room = min(self._max_actions_per_turn, self.actions_left)
+        rng = random.Random(derive_seed(progress.luck, "expert", progress.turns))
+        wanders = rng.random() < self._expert_noise
+        actions = [] if wanders else self.plan()[:room]
+        if not actions:
+            actions = [self.wander(rng) for _ in range(rng.randint(1, room))]
+        answer = f"<answer>{f' {SEPARATOR} '.join(actions)}</answer>"
+        return Message(role="assistant", content=answer, thinking=self.explain() if self._think else "")
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, random.Random | list | set | dict | _Progress):
+                setattr(twin, name, copy.copy(value))
+        return twin
+
+    def _protocol(self) -> str:
+        """How to reply, for the system message."""
+        several = min(self._max_actions_per_turn, self._max_actions) > 1
+        answer = f"<answer>{self.noun} {SEPARATOR} {self.noun}</answer>" if several else f"<answer>{self.noun}</answer>"
+        reply = f"<think>thoughts</think>{answer}" if self._think else answer
+        if self._max_actions == 1:
+            return f"Reply: {reply}"
+        per_turn = self._max_actions_per_turn if several else "one"
+        return f"Reply: {reply}\nAt most {per_turn} a turn, {self._max_actions} in all."
+
+    def _live(self) -> _Progress:
+        progress = self._progress
+        if progress is None or progress.done:
+            moment = "before reset" if progress is None else "after the episode was done"
+            raise EnvError(f"{type(self).__name__} was stepped {moment}; call reset first")
+        return progress
+
+    def _read(self, message: Message, progress: _Progress) -> tuple[list[str], list[str]]:
+        """The legal actions of a message, and what the agent must be told of the rest."""
+        answer = final_answer(message.content)
+        if answer is None or (self._think and not message.thinking):
+            progress.unknown += 1
+            return [], [f"No {'<answer>' if answer is None else '<think>'} found."]
+        parts = [part for part in map(str.strip, answer.split(SEPARATOR)) if part]
+        actions: list[str] = []
+        remarks: list[str] = []
+        for part in parts[: self._max_actions_per_turn]:
+            action = self.legal(part)
+            if action is None:
+                progress.unknown += 1
+                remarks.append(f"Unknown {self.noun}: {_quote(part)}")
+            else:
+                actions.append(action)
+        if not parts:
+            progress.unknown += 1
+            remarks.append("The <answer> is empty.")
+        if len(parts) > self._max_actions_per_turn:
+            remarks.append(f"Only the first {self._max_actions_per_turn} count.")
+        return actions, remarks
+
+    def _play(self, actions: Sequence[str], progress: _Progress) -> float:
+        """Plays until the game or its limit of actions ends it, and returns what it paid."""
+        paid = 0.0
+        for action in actions:
+            move = self.play(action)
+            paid += move.reward
+            progress.actions += 1
+            progress.moved += move.moved
+            progress.success = move.success
+            progress.done = move.done or progress.actions == self._max_actions
+            if progress.done:
+                break
+        return paid
+
+
+class _Tasks(Sequence[Task]):
+    """Tasks made when they are asked for: a level is its seed, whose last bit says of which split it is."""
+
+    def __init__(self, name: str, split: str, places: range) -> None:
+        self._name, self._split, self._places = name, split, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Tasks": ...
+    def __getitem__(self, index: int | slice) -> "Task | _Tasks":
+        if isinstance(index, slice):
+            return _Tasks(self._name, self._split, self._places[index])
+        place = self._places[index]
+        seed = derive_seed(self._name, self._split, place)
+        return Task(id=f"{self._split}-{place}", seed=seed - seed % 2 + SPLITS.index(self._split))
+
+
+def of_same_split(seed: int, level: str) -> bool:
+    """Whether a level belongs to the split of a task's seed; its own hash says where, so that it is never in both.
+
+    A generator of small levels draws again until it holds: seeds that differ are no promise that levels do.
+    """
+    return derive_seed("split", level) % 2 == seed % 2
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Refuses what is not a whole number of at least `least`, in one line that names the argument."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise EnvError(f"{name} is {value}; give a whole number of at least {least}")
+
+
+def _counts(progress: _Progress) -> dict[str, float]:
+    asked = progress.actions + progress.unknown
+    return {
+        "success": float(progress.success),
+        "actions": float(progress.actions),
+        "invalid_actions": progress.unknown / asked if asked else 0.0,
+        "moved": progress.moved / progress.actions if progress.actions else 0.0,
+    }
+
+
+def _quote(text: str) -> str:
+    """What the agent wrote, cut short and without the characters that could pass for tags or special tokens."""
+    # The cut comes first: what a model can write has no other limit.
+    plain = "".join(letter if letter.isalnum() or letter in "+-*/()=" else " " for letter in text[:_MOST_QUOTED_CHARS])
+    return " ".join(plain.split()) or "?"
