@@ -18,6 +18,7 @@ def _two(first=1.0, value=None):
         truncated=torch.tensor([False, False]),
         value=value,
         final_value=value,
+        state=torch.tensor([0, 0]),
     )
 
 
@@ -25,8 +26,13 @@ def _two(first=1.0, value=None):
     ("name", "expected"),
     [
         ("gae", [0.5**0.5, -(0.5**0.5)]),
+        ("turn-gae", [0.5**0.5, -(0.5**0.5)]),
+        ("bilevel-gae", [0.5**0.5, -(0.5**0.5)]),
         ("grpo", [0.5**0.5, -(0.5**0.5)]),
+        ("dr-grpo", [0.5, -0.5]),
         ("rloo", [1.0, -1.0]),
+        ("reward-to-go", [1.0, -1.0]),
+        ("gigpo", [2**0.5, -(2**0.5)]),
         ("reinforce++", [0.5**0.5, -(0.5**0.5)]),
         ("reinforce++-baseline", [0.5**0.5, -(0.5**0.5)]),
     ],
@@ -43,12 +49,48 @@ def test_settings_reach_their_estimators():
     assert plain.advantage.tolist() == pytest.approx([0.75, -0.25])
     difference = estimate(_two(), CreditSettings(estimator="grpo", divide_by_std=False))
     assert difference.advantage.tolist() == pytest.approx([0.5, -0.5])
+    weighed = estimate(_two(), CreditSettings(estimator="gigpo", divide_by_std=False, step_weight=3.0))
+    assert weighed.advantage.tolist() == pytest.approx([2.0, -2.0])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("turn-gae", [0.5 * 0.5 + 0.5 * 0.25 * 0.5, 0.5, 0.5]),
+        ("bilevel-gae", [0.5 * 0.5 + 0.5 * 0.25 * 0.5, 0.2 * 0.5 - 0.5 + 0.2 * 0.9 * 0.5, 0.5]),
+        ("reward-to-go", [0.5, 1.0, 1.0]),
+        ("gigpo", [-0.25, 0.25, 0.25]),
+    ],
+)
+def test_discounts_between_turns_and_inside_them_are_told_apart(estimator, expected):
+    """Turns of one token and of two, both played in one state, with a reward of 1 at the end; values 0, ½, ½."""
+    episodes = Episodes(
+        reward=torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.double),
+        trajectory=torch.tensor([0, 0, 0, 1]),
+        turn=torch.tensor([0, 1, 1, 0]),
+        group=torch.tensor([0, 1]),
+        truncated=torch.tensor([False, False]),
+        value=torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.double),
+        final_value=torch.zeros(2, dtype=torch.double),
+        state=torch.tensor([0, 0, 0, 1]),
+    )
+    settings = CreditSettings(
+        estimator=estimator, gamma=0.2, lam=0.9, turn_gamma=0.5, turn_lam=0.25, whiten=False, divide_by_std=False
+    )
+    assert estimate(episodes, settings).advantage.tolist() == pytest.approx([*expected, 0.0])
+
+
+def test_turn_gae_cannot_credit_what_was_read():
+    with pytest.raises(ValidationError, match="set advantage_mask to true, or use gae"):
+        CreditSettings(estimator="turn-gae", advantage_mask=False)
 
 
 def test_an_unknown_estimator_names_the_known_ones():
     with pytest.raises(ValidationError, match="reinforce"):
         CreditSettings(estimator="grop")
-    with pytest.raises(ConfigError, match="'grop' is not an estimator; known are gae, grpo, rloo, reinforce"):
+    with pytest.raises(
+        ConfigError, match="'grop' is not an estimator; known are gae, turn-gae, bilevel-gae, grpo, dr-grpo, rloo, "
+    ):
         estimate(_two(), CreditSettings.model_construct(estimator="grop"))
 
 

@@ -1,11 +1,13 @@
-"""GRPO, RLOO and the two REINFORCE++ by hand; what counts is trajectories, not tokens."""
+"""GRPO, Dr. GRPO, RLOO and the two REINFORCE++ by hand; what counts is trajectories, not tokens."""
 
 import pytest
 import torch
 
 from turnwise.credit.base import Episodes
+from turnwise.credit.dr_grpo import dr_grpo
 from turnwise.credit.grpo import grpo
-from turnwise.credit.reinforce_pp import reinforce_pp, reinforce_pp_baseline
+from turnwise.credit.reinforce_pp import reinforce_pp
+from turnwise.credit.reinforce_pp_baseline import reinforce_pp_baseline
 from turnwise.credit.rloo import rloo
 
 
@@ -36,6 +38,11 @@ def test_grpo_without_the_std_is_the_plain_difference():
     assert grpo(THREE, divide_by_std=False).advantage.tolist() == pytest.approx([2, 2, -1, -1, -1, -1])
 
 
+def test_dr_grpo_is_the_plain_difference_and_a_scaled_rloo():
+    assert dr_grpo(THREE).advantage.tolist() == pytest.approx([2, 2, -1, -1, -1, -1])
+    assert (1.5 * dr_grpo(THREE).advantage).tolist() == pytest.approx(rloo(THREE).advantage.tolist())
+
+
 def test_rloo_leaves_its_own_return_out_of_the_baseline():
     """3 − mean(0, 0) and 0 − mean(3, 0)."""
     assert rloo(THREE).advantage.tolist() == pytest.approx([3, 3, -1.5, -1.5, -1.5, -1.5])
@@ -54,7 +61,7 @@ def test_groups_are_apart():
 
 @pytest.mark.parametrize(
     "estimator",
-    [lambda e: grpo(e, divide_by_std=True), rloo, reinforce_pp_baseline, lambda e: reinforce_pp(e, gamma=1)],
+    [lambda e: grpo(e, divide_by_std=True), dr_grpo, rloo, reinforce_pp_baseline, lambda e: reinforce_pp(e, gamma=1)],
 )
 def test_equal_returns_give_exactly_zero(estimator):
     """Their mean is off by a rounding error; an optimizer that rescales gradients must not see it."""
@@ -62,7 +69,7 @@ def test_equal_returns_give_exactly_zero(estimator):
     assert estimator(episodes).advantage.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("estimator", [lambda e: grpo(e, divide_by_std=True), rloo])
+@pytest.mark.parametrize("estimator", [lambda e: grpo(e, divide_by_std=True), dr_grpo, rloo])
 def test_a_group_of_one_gives_zero(estimator):
     episodes = _episodes([[1.0], [5.0], [0.0]], [0, 1, 0])
     advantage = estimator(episodes).advantage

@@ -28,6 +28,9 @@ class Episodes:
     """[N] float: the critic's value of the state in which the token was chosen; None without a critic."""
     final_value: torch.Tensor | None = None
     """[T] float: the critic's value of the state after the last token; read where `truncated`."""
+    state: torch.Tensor | None = None
+    """[N] long: the state in which the token's turn was played, by `Turn.state_key`: equal numbers mean equal keys
+    within one group, and different groups never share a number. −1: that state has no name; None: no state has one."""
 
     def returns(self) -> torch.Tensor:
         """[T]: everything each trajectory earned, on the way and at the end."""
@@ -43,3 +46,5 @@ class Credit:
     """[N] float."""
     value_target: torch.Tensor | None = None
     """[N] float: what the critic should have said; None from estimators without one."""
+    value_mask: torch.Tensor | None = None
+    """[N] bool: the tokens whose value is read, and so the only ones where the critic is taught; None: all of them."""

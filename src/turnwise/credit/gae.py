@@ -10,26 +10,18 @@ limit of ours cut it off; `whiten` normalises advantages (never targets) over al
 Shapes: N credited tokens, T trajectories.
 """
 
-import torch
-
 from turnwise.credit.base import Credit, Episodes
-from turnwise.credit.scan import discounted_sum
+from turnwise.credit.scan import discounted_sum, following
 from turnwise.credit.statistics import normalise
-from turnwise.errors import ConfigError
+from turnwise.credit.values import require_values
 
 
 def gae(episodes: Episodes, *, gamma: float, lam: float, whiten: bool) -> Credit:
     """The token-level estimator of PPO; it needs a critic."""
-    value, final_value = episodes.value, episodes.final_value
-    if value is None or final_value is None:
-        raise ConfigError("credit.estimator: gae needs a critic's values, and there are none; use one without a critic")
-    trajectory = episodes.trajectory  # [N]
-    after_end = torch.where(episodes.truncated, final_value, torch.zeros_like(final_value))  # [T]
-    ends = torch.ones_like(trajectory, dtype=torch.bool)  # [N]
-    ends[:-1] = trajectory[1:] != trajectory[:-1]
-    next_value = torch.where(ends, after_end[trajectory], value.roll(-1))  # [N]
+    value, after_end = require_values(episodes, "gae")  # [N], [T]
+    next_value = following(value, episodes.trajectory, after_end)  # [N]
     delta = episodes.reward + gamma * next_value - value  # [N]
-    advantage = discounted_sum(delta, trajectory, gamma * lam)  # [N]
+    advantage = discounted_sum(delta, episodes.trajectory, gamma * lam)  # [N]
     return Credit(
         advantage=normalise(advantage) if whiten else advantage,
         value_target=advantage + value,

@@ -15,5 +15,4 @@ from turnwise.credit.statistics import compare_with_group
 def rloo(episodes: Episodes) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
     peers = compare_with_group(episodes.returns(), episodes.group)
-    advantage = peers.deviation * peers.size / (peers.size - 1).clamp(min=1)  # [T]
-    return Credit(advantage=advantage[episodes.trajectory])
+    return Credit(advantage=peers.leave_one_out()[episodes.trajectory])

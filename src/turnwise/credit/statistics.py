@@ -1,8 +1,8 @@
-"""The two comparisons estimators make: with the group's trajectories, and with the whole batch.
+"""The two comparisons estimators make: with the group's other members, and with the whole batch.
 
 Invariant: what differs by rounding alone does not differ. Where everything is equal the result is exactly zero,
 so that an optimizer which rescales gradients never amplifies noise into a step.
-Shapes: T trajectories, G groups, N values of any kind.
+Shapes: T members of groups (trajectories, or turns in one state), G groups, N values of any kind.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Each trajectory's return beside those of its group; a trajectory counts once, however many tokens it has."""
+    """Each member's return beside those of its group; a member counts once, however many tokens it has."""
 
     deviation: torch.Tensor
     """[T]: the return less the group's mean."""
@@ -20,6 +20,14 @@ class Peers:
     """[T]: the group's sample standard deviation; zero where the group has one member or no spread."""
     size: torch.Tensor
     """[T]: the members of the group, of the same dtype as the returns."""
+
+    def standardised(self) -> torch.Tensor:
+        """[T]: the deviation in units of the std; zero where there is none."""
+        return self.deviation / torch.where(self.std > 0, self.std, torch.ones_like(self.std))
+
+    def leave_one_out(self) -> torch.Tensor:
+        """[T]: the return less the mean of the *other* members; zero where there are none."""
+        return self.deviation * self.size / (self.size - 1).clamp(min=1)
 
 
 def compare_with_group(returns: torch.Tensor, group: torch.Tensor) -> Peers:

@@ -17,7 +17,8 @@ from turnwise.learner.critic import Critic
 from turnwise.learner.passes import Passes
 from turnwise.learner.reference import Reference
 from turnwise.losses.kl import kl_estimate
-from turnwise.losses.settings import LossSettings
+from turnwise.losses.sampler_correction import sampler_weights
+from turnwise.losses.settings import LossSettings, Ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,21 @@ class Labels:
     """One value per token, [L] for a batch."""
 
     sampled: torch.Tensor
-    """Bool: the agent sampled it, so `old_logprob` is the sampler's own word."""
+    """Bool: the agent sampled it."""
     old_logprob: torch.Tensor
-    """The sampler's; on context tokens that are trained, the policy's before the update."""
+    """The sampler's; on context tokens that are trained, and wherever the sampler is corrected for, the policy's own
+    before the update."""
     advantage: torch.Tensor
     reference_logprob: torch.Tensor | None = None
     old_value: torch.Tensor | None = None
     """The critic's word, before the update, on the state the token was chosen in."""
     value_target: torch.Tensor | None = None
+    value_mask: torch.Tensor | None = None
+    """Bool: the tokens the value loss is of, since no other value is read; None: all that are trained."""
+    segment: torch.Tensor | None = None
+    """Long: equal within the turn or trajectory whose tokens share one ratio; None: every token has its own."""
+    sampler_weight: torch.Tensor | None = None
+    """How often a token counts in the policy's loss, to make up for a sampler that is not the learner; None: once."""
 
     def to(self, device: torch.device) -> "Labels":
         return Labels(**{name: tensor.to(device) for name, tensor in self._present().items()})
@@ -60,9 +68,11 @@ def label(
     kl_in_reward = reference is not None and loss.kl_in == "reward"
     compared = batch.trained | batch.credited if kl_in_reward else batch.trained  # [L]: whose old likelihood matters
     old_logprob = batch.logprob  # [L]
-    unsampled = compared & ~batch.action  # [L]: no sampler ever said how likely these were
-    if unsampled.any():
-        old_logprob = torch.where(unsampled, passes.logprobs(model, batch, unsampled), old_logprob)
+    # No sampler ever said how likely a context token was; and what it said of others is not always to be trusted.
+    own = compared & ~batch.action if loss.sampler_cap is None else compared  # [L]
+    if own.any():
+        old_logprob = torch.where(own, passes.logprobs(model, batch, own), old_logprob)
+    sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.sampler_cap)  # [L]
     reference_logprob = None
     reward = batch.reward  # [L]
     if reference is not None:
@@ -81,8 +91,39 @@ def label(
         reference_logprob=reference_logprob,
         old_value=None if old_value is None else old_value.float(),
         value_target=None if result.value_target is None else batch.spread(result.value_target).float(),
+        value_mask=None if result.value_mask is None else _whole(batch, result.value_mask),
+        segment=_segment(batch, loss.ratio),
+        sampler_weight=sampler_weight,
     )
-    return labels, _credit_metrics(batch, result, old_value)
+    return labels, metrics | _credit_metrics(batch, result, old_value)
+
+
+def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:
+    """The number of the turn or trajectory that shares a ratio [L]."""
+    if ratio == "token":
+        return None
+    if ratio == "trajectory":
+        return batch.trajectory
+    return batch.trajectory * (batch.turn.max() + 1) + batch.turn
+
+
+def _whole(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
+    """A mask over credited tokens [N] as one over all [L]; a token that estimators did not see is not in it."""
+    mask = torch.zeros_like(batch.credited)  # [L]
+    mask[batch.credited] = value_mask
+    return mask
+
+
+def _correct_sampler(
+    batch: Batch, logprob: torch.Tensor, cap: float | None
+) -> tuple[torch.Tensor | None, dict[str, float]]:
+    """The weights [L] that a sampler asks for, and how far they go; a token that no sampler drew counts once."""
+    if cap is None:
+        return None, {}
+    weight = torch.where(batch.action, sampler_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
+    drawn = weight[batch.trained & batch.action]
+    capped = (drawn >= cap).float()
+    return weight, {"policy/sampler_weight": float(drawn.mean()), "policy/sampler_capped": float(capped.mean())}
 
 
 def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None) -> dict[str, float]:
@@ -99,7 +140,8 @@ def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None
         flat = share_of_group[several & (peers.std == 0)].sum()
         metrics["credit/zero_variance_groups"] = float(flat / share_of_group[several].sum())
     if old_value is not None and credit.value_target is not None:
-        value, target = old_value[batch.credited], credit.value_target  # [N]
+        read = slice(None) if credit.value_mask is None else credit.value_mask  # [N]
+        value, target = old_value[batch.credited][read], credit.value_target[read]
         unexplained = (target - value).var(correction=0)
         spread = target.var(correction=0)
         metrics["critic/explained_variance"] = float(1 - unexplained / spread) if spread > 0 else 0.0

@@ -8,8 +8,10 @@ import torch
 
 from turnwise.learner.labels import Labels
 from turnwise.learner.score import Scores
+from turnwise.losses.cispo import cispo_loss
+from turnwise.losses.gspo import gspo_loss
 from turnwise.losses.kl import kl_estimate
-from turnwise.losses.policy import policy_loss
+from turnwise.losses.policy import PolicyLoss, policy_loss
 from turnwise.losses.settings import LossSettings
 from turnwise.losses.value import value_loss
 
@@ -19,22 +21,16 @@ def policy_objective(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The policy's loss [m], and measures [m] by metric name."""
     assert scores.entropy is not None
-    surrogate = policy_loss(
-        scores.logprob,
-        labels.old_logprob,
-        labels.advantage,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        dual_clip=settings.dual_clip,
-    )
-    loss = surrogate.loss  # [m]
+    surrogate = _surrogate(scores.logprob, labels, settings)
+    corrected = surrogate.loss if labels.sampler_weight is None else labels.sampler_weight * surrogate.loss  # [m]
+    loss = corrected
     if settings.entropy > 0:
         loss = loss - settings.entropy * scores.entropy
     if labels.reference_logprob is not None and settings.kl_in == "loss":
         loss = loss + settings.kl * kl_estimate(scores.logprob, labels.reference_logprob, settings.kl_form)
     measures = {
         "policy/loss": loss.detach(),
-        "policy/surrogate_loss": surrogate.loss.detach(),
+        "policy/surrogate_loss": corrected.detach(),
         "policy/entropy": scores.entropy.detach(),
         "policy/clip_fraction": surrogate.clipped.float(),
         "policy/approx_kl": kl_estimate(labels.old_logprob, scores.logprob.detach(), "k3"),
@@ -45,7 +41,23 @@ def policy_objective(
 
 
 def critic_objective(value: torch.Tensor, labels: Labels, settings: LossSettings) -> torch.Tensor:
-    """The critic's loss [m]."""
+    """The critic's loss [m]; weigh it over `labels.value_mask`, where there is one."""
     assert labels.old_value is not None
     assert labels.value_target is not None
     return value_loss(value, labels.old_value, labels.value_target, clip=settings.value_clip)
+
+
+def _surrogate(logprob: torch.Tensor, labels: Labels, settings: LossSettings) -> PolicyLoss:
+    """The policy loss of the form that is asked for [m]."""
+    old_logprob, advantage = labels.old_logprob, labels.advantage  # [m]
+    low, high, dual_clip = settings.clip_low, settings.clip_high, settings.dual_clip
+    match settings.form:
+        case "clip":
+            return policy_loss(logprob, old_logprob, advantage, clip_low=low, clip_high=high, dual_clip=dual_clip)
+        case "gspo":
+            assert labels.segment is not None
+            return gspo_loss(
+                logprob, old_logprob, advantage, labels.segment, clip_low=low, clip_high=high, dual_clip=dual_clip
+            )
+        case "cispo":
+            return cispo_loss(logprob, old_logprob, advantage, clip_high=high)

@@ -17,7 +17,7 @@ _MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """The loss per token, and where a bound stopped its gradient."""
+    """The loss per token, and where a bound changed it: stopped its gradient, or in `cispo` held its weight."""
 
     loss: torch.Tensor
     """[M]"""
@@ -35,7 +35,19 @@ def policy_loss(
     dual_clip: float | None,
 ) -> PolicyLoss:
     """Per token [M]; weigh with `token_weights` and sum."""
-    ratio = (logprob - old_logprob).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()  # [M]
+    ratio = bounded_exp(logprob - old_logprob)  # [M]
+    return clipped_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+
+
+def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
+    """A probability ratio [M] that is finite whatever its logarithm."""
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+
+
+def clipped_surrogate(
+    ratio: torch.Tensor, advantage: torch.Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None
+) -> PolicyLoss:
+    """The surrogate for these ratios [M], each a token's own or its segment's."""
     free = -advantage * ratio  # [M]
     bounded = -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)  # [M]
     clipped = bounded > free  # [M]

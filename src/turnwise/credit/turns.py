@@ -1,0 +1,45 @@
+"""The turns of a batch, for estimators that credit a whole turn at once.
+
+Invariant: a turn is told by its number, never by where rewards happen to be, so one that earned nothing is still one.
+Shapes: N credited tokens, K turns of all trajectories in order of time, T trajectories.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from turnwise.credit.base import Episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """What the credited tokens come to, turn by turn; two turns of 2 and 3 tokens have `first` 0, 2 and `last` 1, 4."""
+
+    of_token: torch.Tensor
+    """[N] long: which turn, 0..K-1, the token is of."""
+    first: torch.Tensor
+    """[K] long: its first credited token."""
+    last: torch.Tensor
+    """[K] long: its last, an action token that earned what the turn earned."""
+    trajectory: torch.Tensor
+    """[K] long."""
+    number: torch.Tensor
+    """[K] long: counted from the trajectory's first turn."""
+    reward: torch.Tensor
+    """[K] float: everything its tokens earned."""
+
+    @classmethod
+    def of(cls, episodes: Episodes) -> "Turns":
+        begins = torch.ones_like(episodes.turn, dtype=torch.bool)  # [N]
+        same = (episodes.turn[1:] == episodes.turn[:-1]) & (episodes.trajectory[1:] == episodes.trajectory[:-1])
+        begins[1:] = ~same
+        of_token = begins.long().cumsum(0) - 1  # [N]
+        first = begins.nonzero().flatten()  # [K]
+        return cls(
+            of_token=of_token,
+            first=first,
+            last=torch.cat([first[1:], first.new_tensor([len(begins)])]) - 1 if len(first) else first,
+            trajectory=episodes.trajectory[first],
+            number=episodes.turn[first],
+            reward=episodes.reward.new_zeros(len(first)).index_add(0, of_token, episodes.reward),
+        )

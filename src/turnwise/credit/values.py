@@ -1,0 +1,20 @@
+"""What a critic said, for estimators that cannot do without one.
+
+Invariant: termination is worth nothing more and truncation is worth the critic's word, in every estimator alike.
+Shapes: N credited tokens, T trajectories.
+"""
+
+import torch
+
+from turnwise.credit.base import Episodes
+from turnwise.errors import ConfigError
+
+
+def require_values(episodes: Episodes, estimator: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The value [N] of the state each token was chosen in, and what is left to earn after each trajectory [T]."""
+    value, final_value = episodes.value, episodes.final_value
+    if value is None or final_value is None:
+        raise ConfigError(
+            f"credit.estimator: {estimator} needs a critic's values, and there are none; use one without a critic"
+        )
+    return value, torch.where(episodes.truncated, final_value, torch.zeros_like(final_value))

@@ -1,0 +1,126 @@
+"""Labels of a batch under a real, tiny model: whose logprobs count, who shares a ratio, where a critic is taught."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from turnwise.credit.estimate import CreditSettings
+from turnwise.learner.batch import Batch
+from turnwise.learner.critic import Critic
+from turnwise.learner.labels import label
+from turnwise.learner.passes import Passes
+from turnwise.losses.settings import LossSettings
+from turnwise.types import Group, StopReason, Task, Trajectory, Turn
+
+PASSES = Passes(device=torch.device("cpu"), autocast=None, temperature=1.0, token_budget=64)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+    )
+    return LlamaForCausalLM(config).double().eval()
+
+
+def _turn(context, action, *, reward=0.0, opens=False):
+    return Turn(
+        context_ids=context,
+        action_ids=action,
+        logprobs=(-1.0,) * len(action),
+        rewards={"r": reward},
+        opens_row=opens,
+    )
+
+
+def _groups():
+    """Two trajectories: one in a row of two turns, the other rewritten between its turns, so in two rows."""
+    merged = (_turn((1, 2), (3, 4), opens=True), _turn((5,), (6, 7, 8), reward=1.0))
+    rewritten = (_turn((1, 2), (9,), opens=True), _turn((2, 5), (6, 3), opens=True))
+    task = Task(id="t")
+    both = tuple(Trajectory(task=task, turns=turns, stop=StopReason.DONE) for turns in (merged, rewritten))
+    return [Group(task=task, trajectories=both)]
+
+
+def _label(model, *, critic=None, credit=None, **loss):
+    batch = Batch.of(_groups(), action_mask=loss.get("action_mask", True))
+    labels, metrics = label(
+        batch,
+        model=model,
+        critic=critic,
+        reference=None,
+        passes=PASSES,
+        credit=credit or CreditSettings(),
+        loss=LossSettings(**loss),
+    )
+    return batch, labels, metrics
+
+
+def _exact(model, batch):
+    """The model's own logprob of every token but the first of a row, row by row and unpadded."""
+    logprob = torch.zeros(len(batch.ids), dtype=torch.double)
+    for start, end in zip(batch.row_start, batch.row_start[1:], strict=False):
+        ids = batch.ids[start:end]
+        with torch.no_grad():
+            said = model(ids[None]).logits[0].log_softmax(-1)
+        logprob[start + 1 : end] = said[:-1].gather(-1, ids[1:, None]).squeeze(-1)
+    return logprob
+
+
+def test_the_samplers_word_is_taken_unless_it_is_corrected_for(model):
+    batch, labels, metrics = _label(model)
+    assert labels.old_logprob[batch.action].tolist() == [-1.0] * 8
+    assert labels.sampler_weight is None
+    assert labels.segment is None
+    assert "policy/sampler_weight" not in metrics
+
+
+def test_correcting_takes_the_learners_word_and_weighs_by_their_ratio(model):
+    batch, labels, metrics = _label(model, sampler_cap=1.5)
+    exact = _exact(model, batch)[batch.action]
+    weight = (exact + 1.0).exp().clamp(max=1.5)
+    assert 0 < (weight == 1.5).double().mean() < 1, "some are capped, some are not"
+    assert labels.old_logprob[batch.action].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
+    assert labels.sampler_weight[batch.action].tolist() == pytest.approx(weight.tolist(), abs=1e-5)
+    assert metrics["policy/sampler_weight"] == pytest.approx(float(weight.mean()), abs=1e-5)
+    assert metrics["policy/sampler_capped"] == pytest.approx(float((weight == 1.5).double().mean()))
+
+
+def test_a_token_that_no_sampler_drew_counts_once(model):
+    batch, labels, _ = _label(model, sampler_cap=1.5, action_mask=False)
+    read = batch.trained & ~batch.action
+    assert int(read.sum()) == 1, "the tool's answer between the two turns"
+    assert labels.sampler_weight[read].tolist() == [1.0]
+    assert labels.old_logprob[read].tolist() == pytest.approx(_exact(model, batch)[read].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [("turn", [2, 3, 1, 2]), ("trajectory", [5, 3])])
+def test_a_turn_or_a_trajectory_shares_its_ratio_whatever_its_rows(model, ratio, expected):
+    batch, labels, _ = _label(model, form="gspo", ratio=ratio)
+    _, counts = torch.unique_consecutive(labels.segment[batch.action], return_counts=True)
+    assert counts.tolist() == expected
+    assert len(labels.segment[batch.action].unique()) == len(expected)
+
+
+def test_turn_gae_teaches_the_critic_where_turns_begin(model):
+    critic = Critic(model)
+    torch.nn.init.constant_(critic.head.bias, 0.25)
+    settings = CreditSettings(estimator="turn-gae", whiten=False)
+    batch, labels, metrics = _label(model, critic=critic, credit=settings)
+    assert batch.ids[labels.value_mask].tolist() == [3, 6, 9, 6]
+    assert labels.value_target[labels.value_mask].tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    assert labels.advantage[batch.action].tolist() == pytest.approx([0.75] * 5 + [-0.25] * 3)
+    assert metrics["critic/value_mean"] == pytest.approx(0.25)
+    assert metrics["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_token_level_gae_teaches_it_everywhere(model):
+    _, labels, _ = _label(model, critic=Critic(model), credit=CreditSettings(estimator="gae"))
+    assert labels.value_mask is None

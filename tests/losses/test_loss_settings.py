@@ -1,0 +1,43 @@
+"""Loss settings that contradict each other are refused in one line, and those that agree read back."""
+
+import pytest
+
+from turnwise.errors import ConfigError
+from turnwise.losses.settings import LossSettings
+from turnwise.settings import dump_settings, load_yaml, parse_settings
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"form": "gspo"}, "set ratio to turn or trajectory"),
+        ({"ratio": "turn"}, "ratio turn needs form gspo"),
+        ({"form": "cispo", "ratio": "trajectory"}, "ratio trajectory needs form gspo, since cispo has one per token"),
+        ({"aggregation": "fixed"}, "set fixed_length"),
+        ({"fixed_length": 100}, "set aggregation to fixed"),
+        ({"sampler_cap": 0.5}, "sampler_cap: expected a value greater than or equal to 1"),
+    ],
+)
+def test_contradictions_are_refused(data, said):
+    with pytest.raises(ConfigError) as error:
+        parse_settings(LossSettings, data, source="recipe.yaml")
+    assert said in str(error.value)
+    assert "recipe.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"form": "gspo", "ratio": "turn", "clip_low": 3e-4, "clip_high": 4e-4},
+        {"form": "gspo", "ratio": "trajectory", "aggregation": "trajectory"},
+        {"form": "cispo", "sampler_cap": 2.0},
+        {"aggregation": "fixed", "fixed_length": 2048},
+    ],
+)
+def test_what_agrees_reads_back(data):
+    settings = parse_settings(LossSettings, data, source="recipe.yaml")
+    dumped = load_yaml(dump_settings(settings), source="the dump")
+    assert isinstance(dumped, dict)
+    assert parse_settings(LossSettings, dumped, source="the dump") == settings
+    assert {name: getattr(settings, name) for name in data} == data
