@@ -24,8 +24,8 @@ def turn(context, action, *, logprobs=None, opens_row=False, finish=Finish.STOP,
     )
 
 
-def play(*turns, stop=StopReason.DONE, metrics=None):
-    return Trajectory(task=TASK, turns=turns, stop=stop, metrics=metrics or {})
+def play(*turns, stop=StopReason.DONE, metrics=None, tail=()):
+    return Trajectory(task=TASK, turns=turns, stop=stop, metrics=metrics or {}, tail_ids=tail)
 
 
 def draw(row: Row) -> list[str]:
@@ -33,7 +33,8 @@ def draw(row: Row) -> list[str]:
     lines = []
     for i in range(len(row)):
         assert not (row.action_mask[i] and row.prompt_mask[i]), "no token is both prompt and action"
-        who = "prompt" if row.prompt_mask[i] else "action" if row.action_mask[i] else "reads"
+        assert not (row.tail_mask[i] and (row.action_mask[i] or row.prompt_mask[i])), "nor tail and either"
+        who = {row.prompt_mask[i]: "prompt", row.action_mask[i]: "action", row.tail_mask[i]: "tail"}.get(True, "reads")
         lines.append(f"{row.ids[i]} {who} {row.turn_index[i]} {row.rewards[i]:g} {row.logprobs[i]:g}")
     return lines
 
@@ -110,6 +111,29 @@ def test_an_episode_that_ends_in_a_tool_result_keeps_its_reward_on_the_last_acti
     [row] = episode.rows()
     assert row.rewards.tolist() == [0, 0, 0, 0, 0, 1]
     assert row.action_mask[-1]
+
+
+def test_what_the_agent_would_have_read_next_ends_the_last_row():
+    episode = play(
+        turn([11], [21], opens_row=True, process=0.5),
+        turn([31], [41, 42], opens_row=True, outcome=1.0),
+        stop=StopReason.MAX_TURNS,
+        tail=(51, 52),
+    )
+    first, second = episode.rows()
+    assert draw(first) == ["11 prompt 0 0 0", "21 action 0 0.5 -0.5"]
+    played = ["31 prompt 1 0 0", "41 action 1 0 -0.5", "42 action 1 1 -0.5"]
+    assert draw(second) == [*played, "51 tail 2 0 0", "52 tail 2 0 0"]
+    assert draw(episode.rows(tail=False)[1]) == played
+    assert episode.action_tokens == 3
+
+
+@pytest.mark.parametrize("stop", [StopReason.DONE, StopReason.ENV_FAILED])
+def test_only_what_was_cut_off_has_a_tail(stop):
+    with pytest.raises(AssertionError, match="cut off"):
+        play(turn([1], [2], opens_row=True), stop=stop, tail=(3,))
+    with pytest.raises(AssertionError, match="cut off"):
+        play(stop=StopReason.TIMEOUT, tail=(3,))
 
 
 def test_rows_pay_exactly_what_the_trajectory_was_paid():

@@ -177,7 +177,9 @@ class Row:
     rewards: npt.NDArray[np.float64]
     """A turn's reward, on the last action token of that turn; zero elsewhere."""
     turn_index: npt.NDArray[np.int64]
-    """The turn that read or sampled the token, counted from the trajectory's first."""
+    """The turn that read or sampled the token, counted from the trajectory's first; a tail's, the turn never taken."""
+    tail_mask: npt.NDArray[np.bool_]
+    """True after the trajectory's last action: what no turn has read, which no mask switch ever trains on."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -196,9 +198,13 @@ class Trajectory:
     seconds: float = 0.0
     failure: str = ""
     """What broke: why it stopped with ENV_FAILED, or else a clean-up that failed after the episode was over."""
+    tail_ids: tuple[int, ...] = ()
+    """What the agent would have read next, where a limit of ours cut it off between turns and the rest still fits;
+    empty where a rewrite would have opened a new row."""
 
     def __post_init__(self) -> None:
         assert not self.turns or self.turns[0].opens_row, "the first turn opens a row"
+        assert not self.tail_ids or (self.turns and self.stop.truncated), "only what was cut off has a tail"
 
     @property
     def reward(self) -> float:
@@ -223,13 +229,15 @@ class Trajectory:
     def action_tokens(self) -> int:
         return sum(len(turn.action_ids) for turn in self.turns)
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self, *, tail: bool = True) -> tuple[Row, ...]:
         """Lays the turns out as token rows: a turn that extends its predecessor shares its row.
 
-        An append-only episode of T turns is one row of O(T) tokens; each rewrite opens another.
+        An append-only episode of T turns is one row of O(T) tokens; each rewrite opens another. The tail ends the
+        last row as context, so that a critic's word on it is of a state in which an action would have been chosen.
         """
         starts = [i for i, turn in enumerate(self.turns) if turn.opens_row]
-        return tuple(_row(self.turns, start, end) for start, end in pairwise([*starts, len(self.turns)]))
+        spans = pairwise([*starts, len(self.turns)])
+        return tuple(_row(self.turns, a, b, self.tail_ids if tail and b == len(self.turns) else ()) for a, b in spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +248,7 @@ class Group:
     trajectories: tuple[Trajectory, ...]
 
 
-def _row(turns: Sequence[Turn], start: int, end: int) -> Row:
+def _row(turns: Sequence[Turn], start: int, end: int, tail_ids: tuple[int, ...]) -> Row:
     ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
@@ -253,12 +261,14 @@ def _row(turns: Sequence[Turn], start: int, end: int) -> Row:
         logprobs += [0.0] * context + [*turn.logprobs]
         rewards += [0.0] * (context + action - 1) + [turn.reward]
         index += [number] * (context + action)
-    prompt = len(turns[start].context_ids)
+    prompt, played, tail = len(turns[start].context_ids), len(ids), len(tail_ids)
+    place = np.arange(played + tail)
     return Row(
-        ids=np.asarray(ids, np.int64),
-        action_mask=np.asarray(mask, np.bool_),
-        prompt_mask=np.arange(len(ids)) < prompt,
-        logprobs=np.asarray(logprobs, np.float32),
-        rewards=np.asarray(rewards, np.float64),
-        turn_index=np.asarray(index, np.int64),
+        ids=np.asarray([*ids, *tail_ids], np.int64),
+        action_mask=np.asarray(mask + [False] * tail, np.bool_),
+        prompt_mask=place < prompt,
+        logprobs=np.asarray(logprobs + [0.0] * tail, np.float32),
+        rewards=np.asarray(rewards + [0.0] * tail, np.float64),
+        turn_index=np.asarray(index + [end] * tail, np.int64),
+        tail_mask=place >= played,
     )

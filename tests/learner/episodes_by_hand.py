@@ -9,7 +9,7 @@ from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 VOCABULARY = 17
 
 
-def turn(context, action, *, reward=0.0, logprobs=None, opens=False, version=0):
+def turn(context, action, *, reward=0.0, logprobs=None, opens=False, version=0, key=None):
     return Turn(
         context_ids=tuple(context),
         action_ids=tuple(action),
@@ -17,11 +17,12 @@ def turn(context, action, *, reward=0.0, logprobs=None, opens=False, version=0):
         rewards={"outcome": reward} if reward else {},
         opens_row=opens,
         version=version,
+        state_key=key,
     )
 
 
-def episode(*turns, stop=StopReason.DONE):
-    return Trajectory(task=Task(id="t"), turns=turns, stop=stop)
+def episode(*turns, stop=StopReason.DONE, tail=()):
+    return Trajectory(task=Task(id="t"), turns=turns, stop=stop, tail_ids=tail)
 
 
 def group(*trajectories):

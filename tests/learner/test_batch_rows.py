@@ -4,7 +4,7 @@ import pytest
 import torch
 from episodes_by_hand import episode, group, turn
 
-from turnwise.learner.batch import Batch, padding_share
+from turnwise.learner.batch import Batch
 from turnwise.types import StopReason
 
 TWO_TURNS = episode(turn([1, 2], [3, 4], opens=True), turn([5, 6], [7], reward=1.0))
@@ -48,6 +48,44 @@ def test_values_are_of_the_state_before_and_final_ones_of_the_state_after():
     assert episodes.final_value.tolist() == [6, 12]
 
 
+CUT_OFF = episode(turn([1, 2], [3], opens=True), turn([4], [5, 6]), stop=StopReason.MAX_TURNS, tail=(8, 9))
+"""prompt 1 2 · action 3 · observation 4 · action 5 6 · and 8 9, which nobody answered."""
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_tail_is_never_credited_nor_trained(mask):
+    batch = Batch.of([group(CUT_OFF, TWO_TURNS)], advantage_mask=mask, action_mask=mask)
+    assert batch.ids.tolist() == [1, 2, 3, 4, 5, 6, 8, 9, *range(1, 8)]
+    drawn = "..x.xx.." if mask else "..xxxx.."
+    assert (_picture(batch.credited)[:8], _picture(batch.trained)[:8]) == (drawn, drawn)
+    assert _picture(batch.tail) == "......xx" + "......."
+    said = batch.spread(torch.arange(1.0, 1 + batch.credited.sum()))
+    assert said[:8].tolist() == ([1, 1, 1, 2, 2, 3, 0, 0] if mask else [1, 1, 1, 2, 3, 4, 0, 0])
+    weights = batch.weights([0, 1], "token")
+    assert weights[batch.tail].tolist() == [0.0, 0.0]
+    assert Batch.of([group(CUT_OFF)], tails=False).ids.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_bootstrap_is_taken_where_the_next_action_would_have_been_chosen():
+    batch = Batch.of([group(CUT_OFF, TWO_TURNS)])
+    episodes = batch.episodes(batch.reward, torch.arange(15.0))
+    assert episodes.final_value.tolist() == [7, 14]
+    assert episodes.value.tolist() == [1, 3, 4, 9, 10, 13]
+    assert Batch.of([group(CUT_OFF)], tails=False).episodes(torch.zeros(6), torch.arange(6.0)).final_value == 5
+
+
+def test_states_are_told_apart_by_key_and_group():
+    def play(*keys, **kwargs):
+        return episode(*(turn([1], [2, 3], opens=i == 0, key=key) for i, key in enumerate(keys)), **kwargs)
+
+    cut = play("b", "a", stop=StopReason.MAX_TURNS, tail=(4,))
+    batch = Batch.of([group(play("a", "b", "a"), cut), group(play("a", None))])
+    assert batch.episodes(batch.reward, None).state.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 2, 2, -1, -1]
+    failed = play("z", stop=StopReason.ENV_FAILED)
+    assert Batch.of([group(failed, play("a"))]).state.tolist() == [0, 0, 0]
+    assert Batch.of([group(TWO_TURNS)]).episodes(torch.zeros(7), None).state is None
+
+
 def test_a_trained_token_without_credit_takes_that_of_the_action_it_led_to():
     batch = Batch.of([group(TWO_TURNS)], action_mask=False)
     spread = batch.spread(torch.tensor([10.0, 20.0, 30.0]))
@@ -76,7 +114,6 @@ def test_micro_batches_keep_to_the_budget_and_hold_every_trained_token_once():
     batch = Batch.of([group(*(episode(turn([1], range(n - 1), opens=True)) for n in lengths))])
     micros = batch.micro_batches(14)
     assert [tuple(micro.ids.shape) for micro in micros] == [(1, 9), (1, 9), (2, 7), (3, 4)]
-    assert padding_share(micros) == pytest.approx(1 - 39 / 44)
     assert sorted(torch.cat([micro.token for micro in micros]).tolist()) == batch.trained.nonzero().flatten().tolist()
     for micro in micros:
         assert micro.ids.flatten()[micro.position].tolist() == micro.target.tolist()
@@ -86,6 +123,53 @@ def test_micro_batches_keep_to_the_budget_and_hold_every_trained_token_once():
 def test_a_row_longer_than_the_budget_goes_alone():
     batch = Batch.of([group(TWO_TURNS, REWRITTEN)])
     assert [tuple(micro.ids.shape) for micro in batch.micro_batches(4)] == [(1, 7), (1, 3), (1, 3)]
+
+
+def test_packed_rows_lie_end_to_end_and_count_their_own_places():
+    batch = Batch.of([group(TWO_TURNS, REWRITTEN, CUT_OFF)])
+    micros = batch.micro_batches(15, packing=True)
+    assert [micro.ids.tolist() for micro in micros] == [
+        [[1, 2, 3, 4, 5, 6, 8, 9, 1, 2, 3, 4, 5, 6, 7]],
+        [[1, 2, 3, 9, 8, 7]],
+    ]
+    assert [micro.positions.tolist() for micro in micros] == [[[*range(8), *range(7)]], [[0, 1, 2, 0, 1, 2]]]
+    assert [micro.tokens for micro in micros] == [15, 6]
+    assert sorted(torch.cat([micro.token for micro in micros]).tolist()) == batch.trained.nonzero().flatten().tolist()
+    for micro in micros:
+        assert micro.ids.flatten()[micro.position].tolist() == micro.target.tolist()
+        assert micro.positions.flatten()[micro.position].min() > 0, "what predicts a token is in its row"
+    assert all(micro.positions is None for micro in batch.micro_batches(15))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_trajectories_kept_whole_stay_in_one_micro_batch(packing):
+    batch = Batch.of([group(REWRITTEN, TWO_TURNS, REWRITTEN, REWRITTEN)])
+    for budget in (1, 8, 13, 100):
+        micros = batch.micro_batches(budget, packing=packing, whole_trajectories=True)
+        owners = [set(batch.trajectory[micro.token].tolist()) for micro in micros]
+        assert sorted(one for held in owners for one in held) == [0, 1, 2, 3]
+        assert all(len(held) == 1 or micro.ids.numel() <= budget for held, micro in zip(owners, micros, strict=True))
+    assert len(batch.micro_batches(1, packing=packing, whole_trajectories=True)) == 4
+    assert len(batch.micro_batches(1, packing=packing)) == 7
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 9])
+def test_shares_are_whole_trajectories_and_about_as_long(world):
+    lengths = [9, 2, 5, 5, 3, 2]
+    plain = [episode(turn([1], range(n - 1), opens=True)) for n in lengths]
+    batch = Batch.of([group(*plain, REWRITTEN)])
+    shares = [batch.share(range(batch.rows), rank, world) for rank in range(world)]
+    assert sorted(row for share in shares for row in share) == list(range(8)), "each row once, and no row twice"
+    assert sum({6, 7} <= set(share) for share in shares) == 1
+    tokens = [sum(batch.row_start[row + 1] - batch.row_start[row] for row in share) for share in shares]
+    assert (
+        sorted(tokens, reverse=True) == {1: [32], 2: [16, 16], 3: [11, 11, 10], 9: [9, 6, 5, 5, 3, 2, 2, 0, 0]}[world]
+    )
+
+
+def test_a_share_is_of_the_rows_that_are_asked_about():
+    batch = Batch.of([group(TWO_TURNS, REWRITTEN, TWO_TURNS)])
+    assert [batch.share([1, 2, 3], rank, 2) for rank in range(2)] == [[3], [1, 2]]
 
 
 def test_mini_batches_split_by_trajectory_and_repeat_by_seed():
@@ -105,5 +189,16 @@ def test_weights_of_a_mini_batch_sum_to_one(mode, expected):
     weights = batch.weights(range(3), mode)
     assert weights[batch.trained].tolist() == pytest.approx(expected)
     assert weights[~batch.trained].tolist() == [0.0] * 7
+    some = batch.weights(range(3), mode, among=torch.arange(13) != 2)
+    assert some[batch.trained].tolist() == pytest.approx(
+        [0, *([0.2] * 5 if mode == "token" else [1 / 4] * 2 + [1 / 6] * 3)]
+    )
     alone = batch.weights([1, 2], mode)
     assert alone.tolist() == pytest.approx([0.0] * 8 + [1 / 3, 1 / 3, 0.0, 0.0, 1 / 3])
+
+
+def test_a_fixed_length_takes_the_place_of_the_tokens_there_are():
+    batch = Batch.of([group(TWO_TURNS, REWRITTEN)])
+    weights = batch.weights(range(3), "fixed", fixed_length=10)
+    assert weights[batch.trained].tolist() == pytest.approx([1 / 20] * 6)
+    assert batch.weights([0], "fixed", fixed_length=10)[batch.trained].tolist() == pytest.approx([0.1] * 3 + [0] * 3)

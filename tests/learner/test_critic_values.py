@@ -1,4 +1,4 @@
-"""The critic: nothing promised at first, a trunk of its own, and values that padding cannot change."""
+"""The critic: nothing promised at first, a trunk of its own, and values that no layout changes."""
 
 import torch
 from episodes_by_hand import episode, group, tiny_llama, turn
@@ -24,7 +24,7 @@ def test_it_begins_at_zero_and_learns_without_moving_the_policy():
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
-def test_values_after_each_token_do_not_depend_on_padding():
+def test_values_after_each_token_do_not_depend_on_the_layout():
     critic = Critic(tiny_llama())
     torch.nn.init.normal_(critic.head.weight)
     batch = Batch.of([group(episode(turn([1, 2, 3], [4], opens=True)), episode(turn([5], [6], opens=True)))])
@@ -33,3 +33,5 @@ def test_values_after_each_token_do_not_depend_on_padding():
     with torch.no_grad():
         alone = torch.cat([critic(torch.tensor([[1, 2, 3, 4]]))[0], critic(torch.tensor([[5, 6]]))[0]])
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-6)
+    packed = Passes(**passes, token_budget=100, packing=True).state_values(critic, batch)
+    torch.testing.assert_close(packed, alone, atol=1e-6, rtol=1e-6)

@@ -4,11 +4,13 @@ import pytest
 import torch
 from episodes_by_hand import VOCABULARY, episode, group, tiny_llama, turn
 from peft import LoraConfig, get_peft_model
+from torch import nn
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    LlamaConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -16,7 +18,7 @@ from transformers import (
 from turnwise.errors import ModelError
 from turnwise.learner import score as score_module
 from turnwise.learner.batch import Batch
-from turnwise.learner.score import check_scoring, score
+from turnwise.learner.score import check_packing, check_scoring, score
 
 GROUPS = [
     group(
@@ -48,10 +50,10 @@ def _expected(model, batch, temperature):
     return logprob, entropy
 
 
-def _assert_scores_match(model, temperature=1.0, budget=1000, **masks):
+def _assert_scores_match(model, temperature=1.0, budget=1000, packing=False, **masks):
     batch = Batch.of(GROUPS, **masks)
     logprob, entropy = _expected(model, batch, temperature)
-    for micro in batch.micro_batches(budget):
+    for micro in batch.micro_batches(budget, packing=packing):
         with torch.no_grad():
             scores = score(model, micro, temperature)
         torch.testing.assert_close(scores.logprob.float(), logprob[micro.token], atol=1e-5, rtol=1e-5)
@@ -61,20 +63,24 @@ def _assert_scores_match(model, temperature=1.0, budget=1000, **masks):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("budget", [1, 12, 1000])
 @pytest.mark.parametrize("action_mask", [True, False])
-def test_scores_are_those_of_the_full_logits(temperature, budget, action_mask):
-    _assert_scores_match(tiny_llama(), temperature, budget, action_mask=action_mask)
+@pytest.mark.parametrize("packing", [True, False])
+def test_scores_are_those_of_the_full_logits(temperature, budget, action_mask, packing):
+    _assert_scores_match(tiny_llama(), temperature, budget, packing, action_mask=action_mask)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_padding_is_invisible_to_every_attention(attention):
-    _assert_scores_match(tiny_llama(attn_implementation=attention))
+@pytest.mark.parametrize("packing", [True, False])
+def test_other_rows_and_padding_are_invisible_to_every_attention(attention, packing):
+    _assert_scores_match(tiny_llama(attn_implementation=attention), packing=packing)
 
 
-def test_other_families():
+@pytest.mark.parametrize("packing", [True, False])
+def test_other_families(packing):
     torch.manual_seed(0)
-    _assert_scores_match(Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)).eval())
-    gemma = Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0)).eval()
-    _assert_scores_match(gemma, temperature=0.7)
+    qwen = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)).eval()
+    _assert_scores_match(qwen, packing=packing)
+    gemma = Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0, sliding_window=3)).eval()
+    _assert_scores_match(gemma, temperature=0.7, packing=packing)
 
 
 def test_adapters_are_part_of_the_policy():
@@ -117,3 +123,31 @@ def test_a_model_that_scales_its_logits_unknown_to_us_is_refused():
     with pytest.raises(ModelError, match="GraniteForCausalLM changes its logits"):
         check_scoring(GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=8.0)), torch.device("cpu"))
     check_scoring(tiny_llama(), torch.device("cpu"))
+
+
+class Recurrent(nn.Module):
+    """A trunk that sums up what it has read, and knows nothing of positions that begin again."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = LlamaConfig(vocab_size=VOCABULARY)
+        self.embedding = nn.Embedding(VOCABULARY, 8)
+
+    def get_decoder(self):
+        return _Sums(self.embedding)
+
+
+class _Sums(nn.Module):
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, input_ids, use_cache, position_ids=None):
+        return type("Output", (), {"last_hidden_state": self.embedding(input_ids).cumsum(1)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_whose_rows_cannot_be_kept_apart_is_not_packed(dtype):
+    with pytest.raises(ModelError, match=r"^Recurrent lets tokens see across rows[^\n]*learner.packing: false$"):
+        check_packing(Recurrent().to(dtype), torch.device("cpu"))
+    check_packing(tiny_llama(dtype=torch.float32), torch.device("cpu"))

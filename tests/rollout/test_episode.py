@@ -140,7 +140,7 @@ def test_the_cap_of_a_turn_never_cuts_the_episode():
     assert {turn.finish for turn in episode.turns} == {Finish.LENGTH}
     assert (episode.stop, episode.action_tokens) == (StopReason.MAX_TURNS, 12)
     [row] = episode.rows()
-    assert tuple(row.ids) == ids("<says>hi<asks>" + "abc<end><says>x<asks>" * 3 + "abc")
+    assert tuple(row.ids) == ids("<says>hi<asks>" + "abc<end><says>x<asks>" * 4), "and what it would have read next"
 
 
 def test_a_step_that_takes_too_long_times_out_and_keeps_its_turn():
@@ -150,6 +150,7 @@ def test_a_step_that_takes_too_long_times_out_and_keeps_its_turn():
     assert (episode.stop, episode.failure) == (StopReason.TIMEOUT, "")
     assert [turn.action_ids for turn in episode.turns] == [ids("a<end>"), ids("b<end>")]
     assert [turn.rewards for turn in episode.turns] == [{"r": 1.0}, {}]
+    assert episode.tail_ids == (), "the last move was never answered"
     assert (env.closed, engine.ended) == (["t"], ["s"])
     assert 0.05 <= episode.seconds < 30
 
@@ -163,6 +164,7 @@ def test_an_engine_that_takes_too_long_times_out_and_keeps_the_turns_before():
 
     episode = play(Slow("a"), Scripted(says("x", rewards={"r": 1.0})), seconds=0.05)
     assert (episode.stop, len(episode.turns), episode.reward) == (StopReason.TIMEOUT, 1, 1.0)
+    assert episode.tail_ids == ids("<says>x<asks>")
 
 
 def test_a_reset_that_takes_too_long_times_out():
@@ -177,6 +179,36 @@ def test_a_timeout_of_the_engines_own_is_not_a_limit_of_ours():
 
     with pytest.raises(TimeoutError, match="no answer from the server"):
         play(Broken("a"), Scripted(Step(done=True)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop", "tail"),
+    [
+        ({"max_turns": 2}, StopReason.MAX_TURNS, "<says>x<asks>"),
+        ({"episode_tokens": 6}, StopReason.TOKEN_BUDGET, "<says>x<asks>"),
+        ({"episode_tokens": 5}, StopReason.TOKEN_BUDGET, "<end><says>x<asks>"),  # the second turn was cut off too
+        ({"context_tokens": 16}, StopReason.CONTEXT_FULL, "<says>x<asks>"),  # fits, and leaves no room to answer
+        ({"context_tokens": 15}, StopReason.CONTEXT_FULL, ""),
+        ({"context_tokens": 12}, StopReason.CONTEXT_FULL, ""),
+    ],
+)
+def test_what_the_agent_would_have_read_next_is_kept_where_it_fits(limits, stop, tail):
+    episode = play(Watched("ab"), Scripted(says("x")), **limits)
+    assert (episode.stop, len(episode.turns), episode.tail_ids) == (stop, 2, ids(tail))
+    [row] = episode.rows()
+    assert tuple(row.ids[row.tail_mask]) == ids(tail)
+
+
+def test_a_tail_that_a_rewrite_would_have_opened_a_row_for_is_left_empty():
+    fresh = (Message(role="user", content="sum"),)
+    episode = play(Watched("a"), Scripted(says("x"), Step(rewrites=fresh)), max_turns=2)
+    assert (episode.stop, episode.tail_ids) == (StopReason.MAX_TURNS, ())
+
+
+def test_an_episode_that_is_over_has_no_tail():
+    assert play(Watched("a"), Scripted(says("x"), Step(done=True))).tail_ids == ()
+    failed = play(Watched("a"), Scripted(says("x"), keys=("s0", RuntimeError("no state"))))
+    assert (failed.stop, len(failed.turns), failed.tail_ids) == (StopReason.ENV_FAILED, 1, ())
 
 
 def test_an_environment_that_breaks_in_reset():

@@ -1,5 +1,6 @@
 """Trajectories in Parquet: what is read equals what was written, and any reader can read it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -51,6 +52,7 @@ LONE = Trajectory(
     task=OTHER,
     turns=(Turn(context_ids=(1,), action_ids=(2,), logprobs=(-1.5,), opens_row=True),),
     stop=StopReason.TIMEOUT,
+    tail_ids=(0, 4),
 )
 GROUPS = [Group(task=TASK, trajectories=(FULL, FAILED)), Group(task=OTHER, trajectories=(LONE,))]
 
@@ -77,6 +79,7 @@ def test_the_file_explains_itself_to_any_reader(tmp_path: Path):
     assert [turn["advantages"] for turn in (first, second, third)] == [[0.0, 0.25], [0.5], [0.75, 1.0, 1.25]]
     assert [turn["version"] for turn in (first, second, third)] == [0, 3, 4]
     assert rows[2]["turns"][0]["advantages"] is None
+    assert [row["tail_text"] for row in rows] == ["", "", "<s> Oslo"]
     assert read_trajectories(path) == GROUPS
 
 
@@ -104,8 +107,18 @@ def test_files_that_hold_no_trajectories_are_one_line(tmp_path: Path):
     with pytest.raises(RunError, match=r"bad\.parquet: not a Parquet file$"):
         read_trajectories(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 1$"):
+    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 2$"):
         read_trajectories(tmp_path / "other.parquet")
+
+
+def test_files_from_before_tails_were_kept_are_read(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    write_trajectories(path, 0, GROUPS, None, decode)
+    table = pq.ParquetFile(path).read().drop_columns(["tail_text", "tail_ids"])
+    pq.write_table(table.replace_schema_metadata({"turnwise.layout": "1"}), path)
+    [first, second] = read_trajectories(path)
+    assert first == GROUPS[0]
+    assert second.trajectories == (dataclasses.replace(LONE, tail_ids=()),)
 
 
 def test_a_long_context_costs_few_bytes(tmp_path: Path):

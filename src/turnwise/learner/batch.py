@@ -2,11 +2,12 @@
 
 Invariant: tokens lie end to end in order of time, trajectory after trajectory, so every per-token quantity is one
 flat tensor [L] and a mask is all it takes to choose tokens. The token at position t is predicted from t − 1.
-Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens, m tokens selected in a micro-batch of
-B rows padded to W.
+Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens, m tokens selected in a micro-batch, which is
+B rows padded to W, or one of W tokens in which rows lie end to end (B = 1).
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -24,10 +25,12 @@ PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Rows that go through a model together, padded on the right to their own longest."""
+    """Rows that go through a model together, each padded on the right to the longest, or all end to end."""
 
     ids: torch.Tensor
     """[B, W] long: padded with 0, which no real token can see, since attention looks back only."""
+    positions: torch.Tensor | None
+    """[1, W] long: how far each token is into its own row, where rows lie end to end; None where they are padded."""
     position: torch.Tensor
     """[m] long: where each selected token sits in `ids.flatten()`; it is predicted from the position before."""
     token: torch.Tensor
@@ -41,6 +44,7 @@ class MicroBatch:
         return replace(
             self,
             ids=self.ids.to(device),
+            positions=None if self.positions is None else self.positions.to(device),
             position=self.position.to(device),
             token=self.token.to(device),
             target=self.target.to(device),
@@ -59,12 +63,16 @@ class Batch:
     """[L] bool: estimators see it."""
     trained: torch.Tensor
     """[L] bool: losses see it."""
+    tail: torch.Tensor
+    """[L] bool: it follows the trajectory's last action; only a critic reads it."""
     logprob: torch.Tensor
     """[L] float: the sampler's, on action tokens; zero elsewhere."""
     reward: torch.Tensor
     """[L] double: a turn's reward, on its last action token; so a tool's answer at the end loses nothing."""
     turn: torch.Tensor
     """[L] long: the turn that read or sampled it."""
+    state: torch.Tensor | None
+    """[L] long: the state that turn was played in, as `Episodes.state` numbers them; None when none has a key."""
     row: torch.Tensor
     """[L] long."""
     trajectory: torch.Tensor
@@ -87,31 +95,39 @@ class Batch:
     """How many of them were left out because the agent never made a move."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group], *, advantage_mask: bool = True, action_mask: bool = True) -> "Batch":
+    def of(
+        cls, groups: Sequence[Group], *, advantage_mask: bool = True, action_mask: bool = True, tails: bool = True
+    ) -> "Batch":
         """Lays groups out as rows; the masks choose the credited and the trained tokens.
 
-        On, a mask keeps action tokens alone; off, all tokens after the row's prompt.
+        On, a mask keeps action tokens alone; off, all tokens from the row's first action to the trajectory's last.
+        Without a critic to read them, tails are better left out.
         """
         given = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
         kept = [(place, number, t) for place, (number, t) in enumerate(given) if _trainable(t)]
-        rows = [(index, row) for index, (_, _, t) in enumerate(kept) for row in t.rows()]
+        rows = [(index, row) for index, (_, _, t) in enumerate(kept) for row in t.rows(tail=tails)]
         assert all(row.prompt_mask[0] for _, row in rows), "a row opens with a prompt: its first action needs a state"
         lengths = [len(row) for _, row in rows]
         length = torch.tensor(lengths, dtype=torch.long)  # [R]
         row_trajectory = torch.tensor([index for index, _ in rows], dtype=torch.long)  # [R]
         action = _join([row.action_mask for _, row in rows], np.bool_)  # [L]
-        after_prompt = ~_join([row.prompt_mask for _, row in rows], np.bool_)  # [L]
+        tail = _join([row.tail_mask for _, row in rows], np.bool_)  # [L]
+        played = ~(tail | _join([row.prompt_mask for _, row in rows], np.bool_))  # [L]
+        turn = _join([row.turn_index for _, row in rows], np.int64)  # [L]
+        trajectory = row_trajectory.repeat_interleave(length)  # [L]
         failed = sum(t.stop is StopReason.ENV_FAILED for _, t in given)
         return cls(
             ids=_join([row.ids for _, row in rows], np.int64),
             action=action,
-            credited=action if advantage_mask else after_prompt,
-            trained=action if action_mask else after_prompt,
+            credited=action if advantage_mask else played,
+            trained=action if action_mask else played,
+            tail=tail,
             logprob=_join([row.logprobs for _, row in rows], np.float32),
             reward=_join([row.rewards for _, row in rows], np.float64),
-            turn=_join([row.turn_index for _, row in rows], np.int64),
+            turn=turn,
+            state=_states([(number, t) for _, number, t in kept], trajectory, turn),
             row=torch.arange(len(rows)).repeat_interleave(length),
-            trajectory=row_trajectory.repeat_interleave(length),
+            trajectory=trajectory,
             row_start=tuple(np.cumsum([0, *lengths]).tolist()),
             row_trajectory=row_trajectory,
             group=torch.tensor([number for _, number, _ in kept], dtype=torch.long),
@@ -127,7 +143,10 @@ class Batch:
         return len(self.row_start) - 1
 
     def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> Episodes:
-        """The credited tokens, with rewards [L] and the critic's word after each token [L]."""
+        """The credited tokens, with rewards [L] and the critic's word after each token [L].
+
+        The final value is of the state after all that is known of a trajectory: its tail, where it has one.
+        """
         final_value = None
         if state_value is not None:
             last = torch.bincount(self.trajectory, minlength=len(self.group)).cumsum(0) - 1  # [T]
@@ -140,22 +159,31 @@ class Batch:
             truncated=self.truncated,
             value=None if state_value is None else chosen_in(state_value)[self.credited],
             final_value=final_value,
+            state=None if self.state is None else self.state[self.credited],
         )
 
     def spread(self, per_credited: torch.Tensor) -> torch.Tensor:
         """What estimators said [N], for every token [L]; one they did not see takes what the action it led to got.
 
-        Every row ends in an action and every action is credited, so the next credited token is in the same row, and
-        for what the agent read before a turn it is the first action token of that turn.
+        But for a tail, which led to none and gets zero, every row ends in an action and every action is credited: so
+        the next credited token is in the same row, and for what was read before a turn it is the turn's first action.
         """
         before = self.credited.cumsum(0) - self.credited.long()  # [L]: credited tokens before this one
-        return per_credited[before]  # [L]
+        return per_credited[before.masked_fill(self.tail, 0)].masked_fill(self.tail, 0)  # [L]
 
-    def weights(self, rows: Sequence[int], mode: Aggregation) -> torch.Tensor:
-        """[L] float: what each trained token of a mini-batch weighs in its loss; they sum to one."""
+    def weights(
+        self,
+        rows: Sequence[int],
+        mode: Aggregation,
+        *,
+        fixed_length: int | None = None,
+        among: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[L] float: what each trained token of a mini-batch weighs in its loss, or of those `among` these [L]."""
         chosen = self.trained & torch.isin(self.row, torch.tensor(rows))  # [L]
+        chosen = chosen if among is None else chosen & among
         weights = torch.zeros(len(self.ids))  # [L]
-        weights[chosen] = token_weights(self.trajectory[chosen], mode)
+        weights[chosen] = token_weights(self.trajectory[chosen], mode, fixed_length=fixed_length)
         return weights
 
     def minibatches(self, count: int, seed: int) -> list[list[int]]:
@@ -165,34 +193,79 @@ class Batch:
         parts = torch.tensor_split(order, min(count, len(order)))
         return [torch.isin(self.row_trajectory, part).nonzero().flatten().tolist() for part in parts]
 
-    def micro_batches(
-        self, token_budget: int, *, rows: Sequence[int] | None = None, select: torch.Tensor | None = None
-    ) -> list[MicroBatch]:
-        """Packs rows of like length, longest first, at most `token_budget` padded tokens to a micro-batch.
+    def share(self, rows: Iterable[int], rank: int, world: int) -> list[int]:
+        """Those of the rows that are one rank's to run: whole trajectories, longest first to whoever has least.
 
-        `select` [L] says which tokens are asked about, the trained ones by default. A row longer than the budget
-        goes alone. The same batch always packs the same way.
+        No row is in two shares, none is in no share, and none is added to make shares even; a share may be empty.
+        """
+        loads = [0] * world
+        mine: list[int] = []
+        for unit in sorted(self._by_trajectory(rows), key=lambda unit: (-self._tokens(unit), unit)):
+            owner = loads.index(min(loads))
+            loads[owner] += self._tokens(unit)
+            mine += unit if owner == rank else []
+        return sorted(mine)
+
+    def micro_batches(
+        self,
+        token_budget: int,
+        *,
+        rows: Iterable[int] | None = None,
+        select: torch.Tensor | None = None,
+        packing: bool = False,
+        whole_trajectories: bool = False,
+    ) -> list[MicroBatch]:
+        """Puts rows of like length together, longest first, at most `token_budget` tokens (padding counts) at a time.
+
+        `select` [L] says which tokens are asked about, the trained ones by default. Packed, rows lie end to end; else
+        they are padded. A row longer than the budget goes alone; so does a trajectory, where those are kept whole, as
+        a loss needs whose tokens share one ratio. The same rows always fall into the same micro-batches.
         """
         rows = range(self.rows) if rows is None else rows
         select = self.trained if select is None else select
-        length = {row: self.row_start[row + 1] - self.row_start[row] for row in rows}
+        units = self._by_trajectory(rows) if whole_trajectories else [[row] for row in rows]
+        size = self._tokens if packing else self._padded_tokens
         packs: list[list[int]] = []
-        for row in sorted(length, key=lambda row: (-length[row], row)):
-            if packs and (len(packs[-1]) + 1) * length[packs[-1][0]] <= token_budget:
-                packs[-1].append(row)
+        for unit in sorted(units, key=lambda unit: (-max(map(self._length, unit)), unit)):
+            if packs and size([*packs[-1], *unit]) <= token_budget:
+                packs[-1] += unit
             else:
-                packs.append([row])
-        return [self._pad(pack, select) for pack in packs]
+                packs.append(list(unit))
+        return [self._lay_out(pack, select, packing) for pack in packs]
 
-    def _pad(self, pack: Sequence[int], select: torch.Tensor) -> MicroBatch:
+    def _by_trajectory(self, rows: Iterable[int]) -> list[list[int]]:
+        return [list(own) for _, own in itertools.groupby(sorted(rows), key=self.row_trajectory.tolist().__getitem__)]
+
+    def _length(self, row: int) -> int:
+        return self.row_start[row + 1] - self.row_start[row]
+
+    def _tokens(self, rows: Sequence[int]) -> int:
+        return sum(map(self._length, rows))
+
+    def _padded_tokens(self, rows: Sequence[int]) -> int:
+        return len(rows) * max(map(self._length, rows))
+
+    def _lay_out(self, pack: Sequence[int], select: torch.Tensor, packing: bool) -> MicroBatch:
         spans = [(self.row_start[row], self.row_start[row + 1]) for row in pack]
-        ids = torch.nn.utils.rnn.pad_sequence([self.ids[a:b] for a, b in spans], batch_first=True)  # [B, W]
+        rows = [self.ids[a:b] for a, b in spans]
+        positions = None
+        if packing:
+            ids = torch.cat(rows)[None]  # [1, W]
+            positions = torch.cat([torch.arange(len(row)) for row in rows])[None]  # [1, W]
+            starts = [0, *itertools.accumulate(len(row) for row in rows[:-1])]
+        else:
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, W]
+            starts = [number * ids.shape[1] for number in range(len(rows))]
         offsets = [select[a:b].nonzero().flatten() for a, b in spans]
-        width = ids.shape[1]
-        position = torch.cat([number * width + offset for number, offset in enumerate(offsets)])  # [m]
-        token = torch.cat([start + offset for (start, _), offset in zip(spans, offsets, strict=True)])  # [m]
-        tokens = sum(b - a for a, b in spans)
-        return MicroBatch(ids=ids, position=position, token=token, target=self.ids[token], tokens=tokens)
+        token = torch.cat([a + offset for (a, _), offset in zip(spans, offsets, strict=True)])  # [m]
+        return MicroBatch(
+            ids=ids,
+            positions=positions,
+            position=torch.cat([start + offset for start, offset in zip(starts, offsets, strict=True)]),
+            token=token,
+            target=self.ids[token],
+            tokens=sum(map(len, rows)),
+        )
 
     def by_turn(self, per_token: torch.Tensor) -> PerTurn:
         """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
@@ -222,10 +295,21 @@ def chosen_in(state_value: torch.Tensor) -> torch.Tensor:
     return state_value.roll(1)
 
 
-def padding_share(micros: Sequence[MicroBatch]) -> float:
-    """The share of what models read that is padding."""
-    padded = sum(micro.ids.numel() for micro in micros)
-    return 1 - sum(micro.tokens for micro in micros) / max(padded, 1)
+def _states(
+    kept: Sequence[tuple[int, Trajectory]], trajectory: torch.Tensor, turn: torch.Tensor
+) -> torch.Tensor | None:
+    """The state [L] each token's turn was played in, a number for every key within its group; −1 without a key."""
+    numbers: dict[tuple[int, str], int] = {}
+    known: list[int] = []
+    first: list[int] = []
+    for group, played in kept:
+        first.append(len(known))
+        for key in (move.state_key for move in played.turns):
+            known.append(-1 if key is None else numbers.setdefault((group, key), len(numbers)))
+        known.append(-1)  # of the turn never taken, which a tail would have opened
+    if not numbers:
+        return None
+    return torch.tensor(known)[torch.tensor(first)[trajectory] + turn]  # [L]
 
 
 def _trainable(trajectory: Trajectory) -> bool:

@@ -2,7 +2,7 @@
 
 Invariant: its trunk is its own, a copy of the policy's at creation (adapters and what is frozen included), so
 neither learns through the other; its head begins at zero, so before it has learnt anything it promises nothing.
-Shapes: B rows padded to W, H hidden size.
+Shapes: B rows padded to W (or B = 1 and rows end to end), H hidden size.
 """
 
 import copy
@@ -38,8 +38,8 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """The value [B, W] of the state after each token of ids [B, W]; the token at t was chosen in that of t − 1."""
-        hidden = hidden_states(self.trunk, ids)  # [B, W, H]
+        hidden = hidden_states(self.trunk, ids, positions)  # [B, W, H]
         value: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)  # [B, W]
         return value.to(self.head.weight.dtype)

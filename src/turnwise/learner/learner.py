@@ -2,9 +2,11 @@
 
 Invariant: an update is a function of the learner's state, the groups and the seed, and nothing else, so a resumed
 run equals one that was never stopped. What cannot teach (no trajectory, no spread) is a counted no-op, never NaN.
-Shapes: L tokens of all rows, B rows padded to W, m trained tokens of a micro-batch.
+How rows are laid out (padded or packed, in how many micro-batches, over how many ranks) changes no gradient.
+Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end), m trained tokens of a micro-batch.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +18,15 @@ from torch import nn
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, RunError
-from turnwise.learner.batch import Batch, MicroBatch, PerTurn, padding_share
+from turnwise.learner.batch import Batch, MicroBatch, PerTurn
 from turnwise.learner.critic import Critic, CriticSettings
 from turnwise.learner.labels import Labels, label
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings, OptimizerStep
 from turnwise.learner.passes import Passes, mode, seeded
+from turnwise.learner.ranks import ALONE, Ranks
 from turnwise.learner.reference import Reference
-from turnwise.learner.score import check_scoring, score
+from turnwise.learner.score import check_packing, check_scoring, score
 from turnwise.losses.settings import LossSettings
 from turnwise.seeds import derive_seed
 from turnwise.settings import Settings
@@ -44,6 +47,9 @@ class LearnerSettings(Settings):
     """Into how many optimizer steps an epoch is split, by whole trajectories."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """The most tokens, padding included, that go through a model at once; it changes memory, never the gradient."""
+    packing: bool = False
+    """On, rows of a micro-batch lie end to end; off, they are padded to the longest. It never changes the gradient, and
+    saves what padding costs; but attention then costs the square of the micro-batch and no more that of its rows."""
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
@@ -56,6 +62,19 @@ class Update:
     """By `area/name`: `{"policy/loss": .02, "policy/entropy": 1.1, ...}`."""
     advantages: PerTurn
     """For every trajectory given, in order, turn by turn; one that was left out has no turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A mini-batch as one rank sees it: its own micro-batches, and weights [L] that are of every rank's."""
+
+    micros: list[MicroBatch]
+    weights: torch.Tensor
+    """[L] float: what each trained token weighs in the policy's loss."""
+    value_weights: torch.Tensor
+    """[L] float: and in the critic's, which may be taught at some of them alone."""
+    sampler_logprob: torch.Tensor
+    """[L] float: zero where nothing was sampled."""
 
 
 class Learner:
@@ -72,8 +91,12 @@ class Learner:
         total_steps: int,
         device: torch.device,
         autocast: torch.dtype | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """`temperature` is the sampler's; `total_steps` counts updates, for the schedules."""
+        """`temperature` is the sampler's; `total_steps` counts updates, for the schedules.
+
+        Every one of several ranks makes a learner of the same model, and updates it with the same groups and seed.
+        """
         if temperature <= 0:
             raise ConfigError(f"temperature: {temperature} samples nothing to learn from; set it above 0")
         if loss.kl > 0 and loss.kl_in == "loss" and loss.kl_form == "k1":
@@ -81,15 +104,20 @@ class Learner:
         self.model = model.to(device)
         self.settings, self.credit, self.loss = settings, credit, loss
         self.version = 0
-        self._device = device
+        self._device, self._ranks = device, ranks
         self._passes = Passes(
             device=device,
             autocast=autocast,
             temperature=temperature,
             token_budget=settings.tokens_per_microbatch,
+            packing=settings.packing,
+            ranks=ranks,
         )
-        with mode(model, training=False), self._passes.precision():
-            check_scoring(model, device)
+        with mode(model, training=False):
+            with self._passes.precision():
+                check_scoring(model, device)
+            if settings.packing:
+                check_packing(model, device)
         self.optimizer = Optimizer(model, settings.optimizer, total_steps=total_steps)
         self.reference = Reference(model) if loss.kl > 0 else None
         self.critic: Critic | None = None
@@ -101,7 +129,13 @@ class Learner:
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:
         """Learns from groups sampled by this policy (or one not much older), and counts one version up."""
         self._refuse_lonely(groups)
-        batch = Batch.of(groups, advantage_mask=self.credit.advantage_mask, action_mask=self.loss.action_mask)
+        batch = Batch.of(
+            groups,
+            advantage_mask=self.credit.advantage_mask,
+            action_mask=self.loss.action_mask,
+            tails=self.critic is not None,
+        )
+        self._require_agreement(batch)
         metrics = batch.metrics() | {"optim/lr": self.optimizer.lr(self.version)}
         advantage = torch.zeros(len(batch.ids))  # [L]
         if batch.rows:
@@ -125,18 +159,17 @@ class Learner:
         modules = [module for module in (self.model, self.critic) if module is not None]
         policy: list[Measured] = []
         critic: list[Measured] = []
-        packed: list[MicroBatch] = []
-        with mode(*modules, training=True), seeded(derive_seed(seed, "dropout"), self._device):
+        micros: list[MicroBatch] = []
+        with mode(*modules, training=True), seeded(derive_seed(seed, "dropout", self._ranks.rank), self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
-                    weights = batch.weights(rows, self.loss.aggregation).to(self._device)  # [L]
-                    micros = batch.micro_batches(self.settings.tokens_per_microbatch, rows=rows)
-                    packed += micros
+                    part = self._prepare(batch, rows, labels)
+                    micros += part.micros
                     if not warming_up:
-                        policy.append(self._policy_step(micros, weights, labels))
+                        policy.append(self._policy_step(part, labels))
                     if self.critic is not None:
-                        critic.append(self._critic_step(micros, weights, labels))
-        metrics = {"batch/padding_share": padding_share(packed)} | _summarise("policy", policy)
+                        critic.append(self._critic_step(part, labels))
+        metrics = {"batch/padding_share": self._padding_share(micros)} | _summarise("policy", policy)
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
@@ -145,37 +178,74 @@ class Learner:
             metrics |= {"critic/lr": self.critic_optimizer.lr(self.version), "critic/warming_up": float(warming_up)}
         return metrics
 
-    def _policy_step(self, micros: Sequence[MicroBatch], weights: torch.Tensor, labels: Labels) -> Measured:
+    def _prepare(self, batch: Batch, rows: Sequence[int], labels: Labels) -> _Part:
+        """This rank's share of a mini-batch, with weights over the whole of it."""
+        aggregation, length = self.loss.aggregation, self.loss.fixed_length
+        read = None if labels.value_mask is None else labels.value_mask.cpu()  # [L]
+        return _Part(
+            micros=batch.micro_batches(
+                self.settings.tokens_per_microbatch,
+                rows=batch.share(rows, self._ranks.rank, self._ranks.world),
+                packing=self.settings.packing,
+                whole_trajectories=self.loss.ratio == "trajectory",
+            ),
+            weights=batch.weights(rows, aggregation, fixed_length=length).to(self._device),
+            value_weights=batch.weights(rows, aggregation, fixed_length=length, among=read).to(self._device),
+            sampler_logprob=batch.logprob.to(self._device),
+        )
+
+    def _policy_step(self, part: _Part, labels: Labels) -> Measured:
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
-        for micro in (micro.to(self._device) for micro in micros):
+        for micro in (micro.to(self._device) for micro in part.micros):
             with self._passes.precision():
                 scores = score(self.model, micro, self._passes.temperature)
             here = labels.at(micro.token)
             loss, measures = policy_objective(scores, here, self.loss)  # [m]
-            weight = weights[micro.token]  # [m]
+            weight = part.weights[micro.token]  # [m]
             (weight * loss).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            gap = (scores.logprob.detach() - here.old_logprob).abs() * here.sampled  # [m]
+            gap = (scores.logprob.detach() - part.sampler_logprob[micro.token]).abs() * here.sampled  # [m]
             widest = torch.maximum(widest, gap.max())
-            for name, measure in (measures | {"policy/sampler_gap": gap, "sampled": here.sampled}).items():
+            for name, measure in (measures | {"policy/sampler_gap": gap}).items():
                 totals[name] = totals.get(name, 0) + (weight * measure).sum()
-        sampled = totals.pop("sampled")
-        totals["policy/sampler_gap"] /= sampled
-        totals["policy/sampler_gap_max"] = widest
+        self._ranks.sum_gradients(self.model)
         step = self.optimizer.step(self.version)
-        return {name: float(total) for name, total in totals.items()}, step
+        found = _add_up(self._ranks.gather({name: float(total) for name, total in totals.items()}))
+        means = _means(found, part.weights, sampled=labels.sampled)
+        return means | {"policy/sampler_gap_max": max(self._ranks.gather(float(widest)))}, step
 
-    def _critic_step(self, micros: Sequence[MicroBatch], weights: torch.Tensor, labels: Labels) -> Measured:
+    def _critic_step(self, part: _Part, labels: Labels) -> Measured:
         assert self.critic is not None
         assert self.critic_optimizer is not None
         total = torch.zeros((), device=self._device)
-        for micro in (micro.to(self._device) for micro in micros):
+        for micro in (micro.to(self._device) for micro in part.micros):
             with self._passes.precision():
-                value = self.critic(micro.ids).flatten()[micro.position - 1]  # [m]
-            loss = (weights[micro.token] * critic_objective(value, labels.at(micro.token), self.loss)).sum()
+                value = self.critic(micro.ids, micro.positions).flatten()[micro.position - 1]  # [m]
+            weight = part.value_weights[micro.token]  # [m]
+            loss = (weight * critic_objective(value, labels.at(micro.token), self.loss)).sum()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
-        return {"critic/loss": float(total)}, self.critic_optimizer.step(self.version)
+        self._ranks.sum_gradients(self.critic)
+        step = self.critic_optimizer.step(self.version)
+        return {"critic/loss": sum(self._ranks.gather(float(total)))}, step
+
+    def _padding_share(self, micros: Sequence[MicroBatch]) -> float:
+        """The share of what models read that is padding."""
+        read = torch.tensor([sum(micro.tokens for micro in micros), sum(micro.ids.numel() for micro in micros)])
+        tokens, places = self._ranks.sum_(read).tolist()
+        return float(1 - tokens / places)
+
+    def _require_agreement(self, batch: Batch) -> None:
+        """Ranks that were given other groups, or hold other weights, would add up gradients of different things."""
+        if self._ranks.world == 1:
+            return
+        modules = [module for module in (self.model, self.critic) if module is not None]
+        sums = torch.stack([p.detach().sum(dtype=torch.double) for module in modules for p in module.parameters()])
+        digest = hashlib.blake2b(repr((self.version, sums.tolist())).encode())
+        for tensor in (batch.ids, batch.action, batch.logprob, batch.reward, batch.row):
+            digest.update(tensor.numpy().tobytes())
+        notes = self._ranks.gather(digest.hexdigest())
+        assert len(set(notes)) == 1, "every rank begins an update with the same groups and the same weights"
 
     def _refuse_lonely(self, groups: Sequence[Group]) -> None:
         if self.credit.compares_groups and groups and all(len(group.trajectories) < 2 for group in groups):
@@ -220,6 +290,22 @@ def _summarise(area: str, steps: Sequence[Measured]) -> dict[str, float]:
     for outcome in ("taken", "idle", "skipped"):
         metrics[f"{area}/steps_{outcome}"] = sum(step.outcome == outcome for _, step in steps)
     return metrics
+
+
+def _add_up(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """By name; a rank whose share was empty measured nothing."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _means(totals: Mapping[str, float], weights: torch.Tensor, sampled: torch.Tensor) -> dict[str, float]:
+    """Losses are sums, as their gradients are; other measures are means, whether or not the weights [L] sum to one."""
+    every, of_sampled = float(weights.sum()), float((weights * sampled).sum())
+    divisors = {"policy/loss": 1.0, "policy/surrogate_loss": 1.0, "policy/sampler_gap": of_sampled}
+    return {name: total / divisors.get(name, every) for name, total in totals.items()}
 
 
 def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:

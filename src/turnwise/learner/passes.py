@@ -1,6 +1,6 @@
 """How a pass through a model is run: its mode, precision and randomness, each put back afterwards.
 
-Shapes: L tokens of all rows, B rows padded to W.
+Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end).
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from turnwise.learner.batch import Batch
+from turnwise.learner.batch import Batch, MicroBatch
 from turnwise.learner.critic import Critic
+from turnwise.learner.ranks import ALONE, Ranks
 from turnwise.learner.score import score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Passes without gradients over a whole batch, a micro-batch at a time; results come back to the CPU."""
+    """Passes without gradients over a whole batch, a micro-batch at a time; results come back to the CPU.
+
+    Each rank runs its own share of the rows, and every rank is given the results of all.
+    """
 
     device: torch.device
     autocast: torch.dtype | None
@@ -26,6 +30,9 @@ class Passes:
     """The sampler's."""
     token_budget: int
     """The most tokens, padding included, in a micro-batch."""
+    packing: bool = False
+    """Rows of a micro-batch lie end to end, and are not padded."""
+    ranks: Ranks = ALONE
 
     def precision(self) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
@@ -34,22 +41,27 @@ class Passes:
         """Of the selected tokens; zero elsewhere [L]."""
         logprob = torch.zeros(len(batch.ids))  # [L]
         with torch.no_grad(), mode(model, training=False):
-            for micro in batch.micro_batches(self.token_budget, select=select):
+            for micro in self._own(batch, select):
                 with self.precision():
                     scores = score(model, micro.to(self.device), self.temperature, entropy=False)
                 logprob[micro.token] = scores.logprob.float().cpu()
-        return logprob
+        return self.ranks.sum_(logprob)
 
     def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
         """The critic's word on the state after each token, in double for the estimators [L]."""
         value = torch.zeros(len(batch.ids), dtype=torch.double)  # [L]
         every = torch.ones_like(batch.action)  # [L]
         with torch.no_grad(), mode(critic, training=False):
-            for micro in batch.micro_batches(self.token_budget, select=every):
+            for micro in self._own(batch, every):
+                there = micro.to(self.device)
                 with self.precision():
-                    after = critic(micro.ids.to(self.device)).flatten().cpu()  # [B·W]
+                    after = critic(there.ids, there.positions).flatten().cpu()  # [B·W]
                 value[micro.token] = after[micro.position].double()
-        return value
+        return self.ranks.sum_(value)
+
+    def _own(self, batch: Batch, select: torch.Tensor) -> list[MicroBatch]:
+        rows = batch.share(range(batch.rows), self.ranks.rank, self.ranks.world)
+        return batch.micro_batches(self.token_budget, rows=rows, select=select, packing=self.packing)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Invariant: the LM head runs on the states that predict selected tokens and on nothing else, and logprobs are those
 of the distribution the sampler drew from (tempered, float32), so the two can be compared.
-Shapes: B rows padded to W, m selected tokens, H hidden size, V vocabulary.
+Shapes: B rows padded to W (or B = 1 and rows end to end), m selected tokens, H hidden size, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Scores:
 
 def score(model: nn.Module, micro: MicroBatch, temperature: float, entropy: bool = True) -> Scores:
     """Scores the selected tokens of a micro-batch under a Hugging Face causal model, adapters included."""
-    hidden = hidden_states(trunk_of(model), micro.ids)  # [B, W, H]
+    hidden = hidden_states(trunk_of(model), micro.ids, micro.positions)  # [B, W, H]
     predicting = hidden.flatten(0, 1)[micro.position - 1]  # [m, H]
     size = max(1, _LOGITS_AT_ONCE // _vocabulary(model))
     if len(predicting) <= size:
@@ -54,13 +54,14 @@ def trunk_of(model: nn.Module) -> nn.Module:
     return trunk
 
 
-def hidden_states(trunk: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """States [B, W, H] of ids [B, W], padded on the right.
+def hidden_states(trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+    """States [B, W, H] of ids [B, W], padded on the right; or of rows end to end, whose `positions` begin again at 0.
 
     No attention mask: padding comes after every real token and attention is causal, so none can see it; without
-    a mask, attention takes its fastest path.
+    a mask, attention takes its fastest path. Where positions begin again, the trunk lets none look back past it.
     """
-    hidden = trunk(input_ids=ids, use_cache=False).last_hidden_state
+    where = {} if positions is None else {"position_ids": positions}
+    hidden = trunk(input_ids=ids, use_cache=False, **where).last_hidden_state
     assert isinstance(hidden, torch.Tensor)
     return hidden
 
@@ -75,6 +76,22 @@ def check_scoring(model: nn.Module, device: torch.device) -> None:
         raise ModelError(
             f"{type(model).__name__} changes its logits after the LM head in a way that is not known here: "
             "train a model of the Llama, Qwen, Mistral or Gemma families"
+        )
+
+
+def check_packing(model: nn.Module, device: torch.device) -> None:
+    """Raises if a row can tell what lies before it, end to end: a recurrent layer, for one, carries a state across."""
+    row = torch.arange(min(4, _vocabulary(model)), device=device)  # [W]
+    positions = torch.arange(len(row), device=device).repeat(2)[None]  # [1, 2W]
+    with torch.no_grad():
+        behind = [
+            hidden_states(trunk_of(model), torch.cat([before, row])[None], positions)[0, len(row) :]  # [W, H]
+            for before in (row, torch.zeros_like(row))
+        ]
+    noise = 16 * torch.finfo(behind[0].dtype).eps * float(behind[0].abs().max())
+    if not torch.allclose(behind[0], behind[1], rtol=0, atol=noise):
+        raise ModelError(
+            f"{type(model).__name__} lets tokens see across rows that lie end to end: set learner.packing: false"
         )
 
 

@@ -36,6 +36,16 @@ class Player:
         return self.engine.context_limit if asked is None else min(asked, self.engine.context_limit)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """What has happened so far: it outlives whatever cuts the conversation off."""
+
+    turns: list[Turn] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    tail_ids: tuple[int, ...] = ()
+    """What the agent reads next, in the row it is in: known between a step and the next move, and empty otherwise."""
+
+
 class _EnvFailure(Exception):
     """Environment code broke; carries the words for `Trajectory.failure`."""
 
@@ -43,12 +53,11 @@ class _EnvFailure(Exception):
 async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it."""
     started = time.monotonic()
-    turns: list[Turn] = []
-    metrics: dict[str, float] = {}
+    record = _Record()
     failure = ""
     try:
         async with asyncio.timeout(player.limits.seconds) as clock:
-            stop = await _converse(player, env, task, luck, session, turns, metrics)
+            stop = await _converse(player, env, task, luck, session, record)
     except TimeoutError:
         if not clock.expired():
             raise
@@ -60,19 +69,18 @@ async def run_episode(player: Player, env: Env, task: Task, *, luck: int, sessio
         left_open = await _close(env)
     return Trajectory(
         task=task,
-        turns=tuple(turns),
+        turns=tuple(record.turns),
         stop=stop,
         luck=luck,
-        metrics=metrics,
+        metrics=record.metrics,
         seconds=time.monotonic() - started,
         failure=failure or left_open,
+        tail_ids=record.tail_ids if stop.truncated else (),
     )
 
 
-async def _converse(
-    player: Player, env: Env, task: Task, luck: int, session: str, turns: list[Turn], metrics: dict[str, float]
-) -> StopReason:
-    """Adds turns until somebody ends the episode, and says who."""
+async def _converse(player: Player, env: Env, task: Task, luck: int, session: str, record: _Record) -> StopReason:
+    """Records turns until somebody ends the episode, and says who."""
     render, limits = player.render, player.limits
     with _boundary("reset"):
         messages = await env.reset(task, luck)
@@ -102,18 +110,21 @@ async def _converse(
             finish=completion.finish,
             state_key=state_key,
         )
-        turns.append(turn)
+        record.turns.append(turn)
+        record.tail_ids = ()
         message = render.parse(completion.ids)
         with _boundary("step"):
             step = await env.step(message)
-        turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
-        metrics.update(step.metrics)
+        record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
+        record.metrics.update(step.metrics)
         if step.done:
             return StopReason.DONE
         if budget is not None:
             budget -= len(completion.ids)
         context, opens_row = _next_context(render, env, turn, step)
         conversation = list(context) if opens_row else [*conversation, *turn.action_ids, *context]
+        if not opens_row and len(conversation) <= player.context_limit:
+            record.tail_ids = context
     return StopReason.MAX_TURNS
 
 

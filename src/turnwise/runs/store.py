@@ -22,7 +22,9 @@ from turnwise.types import Finish, Group, StopReason, Task, Trajectory, Turn
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
 
-_LAYOUT = "1"
+_LAYOUT = "2"
+_WITHOUT_TAILS = "1"
+"""The layout before tails were kept: no trajectory of it has one."""
 _NUMBERS = pa.map_(pa.string(), pa.float64())
 _TURN = pa.struct(
     [
@@ -54,6 +56,8 @@ SCHEMA = pa.schema(
         ("metrics", _NUMBERS),
         ("seconds", pa.float64()),
         ("turns", pa.list_(_TURN)),
+        ("tail_text", pa.string()),
+        ("tail_ids", pa.list_(pa.int32())),
     ],
     metadata={"turnwise.layout": _LAYOUT},
 )
@@ -87,10 +91,12 @@ class _TrajectoryRow(TypedDict):
     metrics: Sequence[tuple[str, float]]
     seconds: float
     turns: Sequence[_TurnRow]
+    tail_text: str
+    tail_ids: Sequence[int]
 
 
 # Token ids repeat, so a dictionary shrinks them; floats do not, and split into bytes at least their exponents do.
-_IDS = [f"turns.list.element.{name}.list.element" for name in ("context_ids", "action_ids")]
+_IDS = [f"turns.list.element.{name}.list.element" for name in ("context_ids", "action_ids")] + ["tail_ids.list.element"]
 _FLOATS = [f"turns.list.element.{name}.list.element" for name in ("logprobs", "advantages")]
 
 
@@ -135,6 +141,9 @@ def _read_table(path: Path) -> pa.Table:
     except pa.ArrowInvalid:
         raise RunError(f"{path}: not a Parquet file") from None
     layout = (table.schema.metadata or {}).get(b"turnwise.layout", b"none").decode()
+    if layout == _WITHOUT_TAILS:
+        none = pa.array([[]] * len(table), SCHEMA.field("tail_ids").type)
+        return table.append_column(SCHEMA.field("tail_ids"), none)
     if layout != _LAYOUT:
         raise RunError(f"{path}: trajectories of layout {layout}, but this version of turnwise reads layout {_LAYOUT}")
     return table
@@ -171,6 +180,8 @@ def _to_row(
             _to_struct(turn, share, decode)
             for turn, share in zip(trajectory.turns, _share_out(trajectory, advantages), strict=True)
         ],
+        "tail_text": _storable(decode(trajectory.tail_ids)),
+        "tail_ids": trajectory.tail_ids,
     }
 
 
@@ -218,6 +229,7 @@ def _from_row(row: _TrajectoryRow) -> Trajectory:
         metrics=dict(row["metrics"]),
         seconds=row["seconds"],
         failure=row["failure"],
+        tail_ids=tuple(row["tail_ids"]),
     )
 
 
