@@ -20,6 +20,13 @@ EVERYTHING = {
     "loss": {"dual_clip": None, "kl": 0.1, "kl_in": "reward", "kl_estimator": "k2", "value_clip": 0.2},
     "learner": {"optimizer": {"max_grad_norm": None, "schedule": "cosine"}, "critic": {"warmup": 3}},
     "evaluate": {"temperature": 0.5, "split": "1e3"},
+    "stability": {
+        "mode": "auto",
+        "filter": {"rule": "top_p", "mass": 0.8, "refill": 3},
+        "monitor": {"window": 3, "information_every": 10},
+        "remedy": {"filter": None, "clip_high": None, "kl": None, "estimator": "bilevel-gae"},
+        "recovery": 5,
+    },
     "render": {"template": "a/b.jinja", "variables": {"enable_thinking": False, "date_string": "26 Jul 2024"}},
 }
 
@@ -64,6 +71,33 @@ def test_only_training_needs_the_whole_distribution(decoding):
     with pytest.raises(ConfigError, match="to train, sample with"):
         tiny_config(rollout=decoding)
     tiny_config(evaluate=decoding)
+
+
+def test_samples_that_wait_for_their_update_are_not_saved():
+    serving = {"tasks": 4, "serves": 3}
+    with pytest.raises(ConfigError, match=r"^steps: 4 is not a multiple of rollout.serves, 3: change either$"):
+        tiny_config(rollout=serving, steps=4, checkpoint={"every": 3})
+    with pytest.raises(ConfigError, match=r"^checkpoint.every: 10 is not a multiple of rollout.serves, 3"):
+        tiny_config(rollout=serving, steps=6)
+    tiny_config(rollout=serving, steps=6, checkpoint={"every": 3})
+
+
+def test_a_filter_needs_something_to_go_by():
+    lonely = {"rollout": {"responses": 1}, "credit": {"estimator": "gae"}}
+    with pytest.raises(ConfigError, match=r"^stability.filter: one response per task has no spread to go by"):
+        tiny_config(**lonely, stability={"filter": {"rule": "top_p"}})
+    with pytest.raises(ConfigError, match=r"^stability.remedy.filter: one response per task"):
+        tiny_config(**lonely, stability={"mode": "auto"})
+    tiny_config(**lonely, stability={"mode": "monitor"})
+    tiny_config(**lonely, stability={"mode": "auto", "remedy": {"filter": None}})
+
+
+def test_a_remedy_that_could_not_be_laid_over_the_run_is_refused_at_once():
+    sections = {"credit": {"advantage_mask": False}, "stability": {"mode": "auto", "remedy": {"estimator": "turn-gae"}}}
+    with pytest.raises(ConfigError, match=r"^stability.remedy: turn-gae takes one value per turn") as error:
+        tiny_config(**sections)
+    assert "\n" not in str(error.value)
+    tiny_config(**sections | {"stability": {"remedy": {"estimator": "turn-gae"}}})
 
 
 def test_a_run_is_evaluated_with_its_newest_weights(tmp_path):

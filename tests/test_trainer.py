@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tiny_runs import (
     COLD_START,
     Died,
+    Signals,
+    Silent,
     model_folder,
     records,
     run_tiny,
@@ -29,7 +31,9 @@ from tiny_runs import (
 from turnwise.config import ALGORITHMS, load_config
 from turnwise.errors import RunError
 from turnwise.runs import RunDirectory, load_state, read_trajectories
-from turnwise.types import Group
+from turnwise.runs.findings import read_findings
+from turnwise.trainer import run_training
+from turnwise.types import Group, Message
 
 SHORT_COLD_START = {"demonstrations": 128, "batch": 8, "optimizer": {"lr": 3e-2, "schedule": "cosine"}}
 PPO = {
@@ -43,6 +47,28 @@ PPO = {
     },
 }
 """All the state a learner can have: a critic, a reference, two optimizers, schedules and a warm-up."""
+AUTO = {
+    "steps": 18,
+    "checkpoint": {"every": 2, "keep": 1},
+    "rollout": {"tasks": 8, "responses": 4, "turn_tokens": 4, "max_turns": 3},
+    "evaluate": {"tasks": 2},
+    "loss": {"kl": 0.01},
+    "learner": {"optimizer": {"lr": 6e-2, "warmup_steps": 20}},
+    "stability": {
+        "mode": "auto",
+        "monitor": {"baseline_steps": 3, "window": 1, "patience": 2, "sigmas": 1.0},
+        "remedy": {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 3},
+        "recovery": 2,
+    },
+}
+"""A learning rate that rises until the policy is trapped, and a controller that is quick to act."""
+ONLINE = {
+    "steps": 4,
+    "checkpoint": {"every": 2},
+    "evaluate": {"tasks": 2, "every": 1},
+    "rollout": {"tasks": 4, "responses": 4, "turn_tokens": 4, "max_turns": 3, "serves": 2, "sampler": "curriculum"},
+    "stability": {"filter": {"rule": "nonzero", "refill": 2}},
+}
 STEPS = 4
 WATCHED = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 3}, "evaluate": {"every": 2, "untrained": True}}
 
@@ -55,12 +81,15 @@ def cold(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ways(cold):
-    """Three kinds of run, whose states differ: the policy alone; everything; adapters with noise."""
+    """Kinds of run whose states differ: the policy alone; everything; adapters with noise; a run that was trapped and
+    went back; one whose samples serve two updates each and whose tasks depend on how they went."""
     lora = {"name": str(cold), "lora": {"rank": 4, "dropout": 0.1}}
     return {
         "grpo": {**WATCHED, "cold_start": SHORT_COLD_START},
         "ppo": {**WATCHED, "cold_start": SHORT_COLD_START, **PPO},
         "lora": {**WATCHED, "cold_start": {**SHORT_COLD_START, "demonstrations": 16}, "model": lora},
+        "auto": {**AUTO, "model": {"name": str(cold)}},
+        "online": {**ONLINE, "model": {"name": str(cold)}},
     }
 
 
@@ -171,6 +200,11 @@ DEATHS = [
     ("ppo", "training", 3, 1),
     ("ppo", "training", 4, 3),
     ("lora", "training", 3, 2),
+    ("auto", "training", 12, 2),
+    ("auto", "training", 13, 2),
+    ("auto", "training", 17, 2),
+    ("online", "training", 3, 2),
+    ("online", "training", 4, 2),
 ]
 
 
@@ -334,12 +368,131 @@ def test_adapters_train_and_leave_the_weights_beneath_alone(unbroken, cold):
     assert all("_proj.weight" in name for name in moved), "embeddings, norms and biases have no adapter"
 
 
+def test_a_trapped_run_goes_back_and_on_under_starpo_s(unbroken):
+    run = unbroken("auto")
+    train = {record["step"]: record for record in records(run, "train")}
+    acts = [line for line in read_findings(run.path / "findings.jsonl") if line["kind"] in ("treat", "release")]
+    treat, release = acts[:2]
+    assert (treat["kind"], release["kind"]) == ("treat", "release")
+    alarm, back = treat["step"], treat["return_to"]
+    assert train[alarm]["stability/alarm"] == 1.0
+    assert 0 < back < alarm
+    assert sorted(train) == list(range(1, 19)), "the step goes on counting"
+    # The step after it learnt from samples of the weights it went back to, under the remedy, the critic warming up.
+    after = train[alarm + 1]
+    assert (after["stability/trained_from"], after["stability/mode"], after["filter/kept"]) == (back, 1.0, 4.0)
+    assert after["critic/warming_up"] == 1.0
+    assert "policy/kl_to_reference" not in after
+    assert after["vitals/token_entropy"] > 2 * train[alarm]["vitals/token_entropy"]
+    assert after["optim/lr"] > train[alarm]["optim/lr"], "the schedule goes on"
+    # And after recovery, under its own settings again: the reference woke up as it was.
+    later = train[release["step"] + 1]
+    assert (later["stability/mode"], later["filter/kept"]) == (0.0, 8.0)
+    assert later["policy/kl_to_reference"] > 0
+    assert "critic/loss" not in later
+
+
+def test_no_sample_is_learnt_from_twice(unbroken):
+    """Not even around a return to an earlier checkpoint."""
+    run = unbroken("auto")
+    lucks = [
+        member.luck
+        for step in range(1, 19)
+        for group in read_trajectories(run.trajectory_file("train", step))
+        for member in group.trajectories
+    ]
+    assert len(set(lucks)) == len(lucks) == 18 * 8 * 4
+
+
+class EitherCue(Signals):
+    """Begins with the one cue or the other, by task."""
+
+    async def reset(self, task, luck):
+        await super().reset(task, luck)
+        self._cues = self._cues[:: 1 if int(task.id[-1]) % 2 else -1]
+        return [Message(role="user", content=self._cues[0])]
+
+
+def test_information_is_measured_when_it_is_due(cold, tmp_path):
+    """A policy that has not learnt to read says the same to both prompts, whatever it says."""
+    config = tiny_config(
+        steps=3, model={"name": str(cold)}, stability={"monitor": {"information_every": 2, "information_sample": 4}}
+    )
+    run = run_training(config, tmp_path / "run", env=EitherCue(), display=Silent())
+    measured = {record["step"]: record for record in records(run, "train") if "vitals/information" in record}
+    assert list(measured) == [2]
+    assert measured[2]["vitals/information"] == pytest.approx(0, abs=0.3)
+    assert 0 <= measured[2]["vitals/retrieval"] <= 1
+
+
+def test_one_set_of_weights_serves_several_updates(unbroken):
+    run = unbroken("online")
+    for step in range(1, STEPS + 1):
+        groups = read_trajectories(run.trajectory_file("train", step))
+        assert {turn.version for turn in _turns(groups)} == {(step - 1) // 2 * 2}
+    fresh, stale = records(run, "train")[:2]
+    assert fresh["policy/sampler_gap"] < 1e-4 < stale["policy/sampler_gap"], "and ratios know it"
+    assert fresh["policy/approx_kl"] < 1e-6 < stale["policy/approx_kl"]
+
+
+def test_dropped_groups_are_stored_and_have_no_advantage(unbroken):
+    run = unbroken("online")
+    for record in records(run, "train"):
+        rows = pq.read_table(run.trajectory_file("train", record["step"])).to_pylist()
+        learnt = {row["group"] for row in rows if row["turns"][0]["advantages"] is not None}
+        spread = {
+            place
+            for place in {row["group"] for row in rows}
+            if len({row["reward"] for row in rows if row["group"] == place}) > 1
+        }
+        assert learnt <= spread
+        assert len(learnt) == record["filter/kept"] == min(4, len(spread))
+        assert record["rollout/episodes"] == len(rows) == 16 * (1 + record["filter/refills"])
+        assert record["batch/trajectories"] == 4 * record["filter/kept"]
+
+
+def test_a_step_whose_groups_are_all_dropped_is_a_counted_no_op(cold, tmp_path):
+    """One response of two tasks that pay alike: greedy luck of a policy at almost no temperature."""
+    run = run_tiny(
+        tmp_path / "run",
+        steps=1,
+        model={"name": str(cold)},
+        rollout={"tasks": 2, "responses": 2, "temperature": 1e-3, "turn_tokens": 4},
+        stability={"filter": {"rule": "nonzero"}},
+    )
+    (record,) = records(run, "train")
+    assert (record["filter/nothing_left"], record["filter/kept"], record["filter/dropped"]) == (1.0, 0.0, 2.0)
+    assert record["batch/trajectories"] == 0
+    assert same_weights(weights(run, 0), weights(run, 1))
+
+
+def test_always_is_the_remedy_from_the_first_step(one_step):
+    """The same step as a run whose own settings say what the remedy says."""
+    remedy = {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 0}
+    always = one_step("grpo", stability={"mode": "always", "remedy": remedy})
+    spelt_out = one_step("ppo", loss={"clip_high": 0.28}, stability={"filter": {"rule": "top_fraction", "keep": 0.5}})
+    assert same_weights(weights(always, 1), weights(spelt_out, 1))
+    assert not same_weights(weights(always, 1), weights(one_step("grpo"), 1))
+    assert records(always, "train")[0]["stability/mode"] == 1.0
+
+
+def test_watching_changes_nothing(one_step):
+    watched, unwatched = one_step("grpo", steps=2), one_step("grpo", steps=2, stability={"mode": "off"})
+    assert same_weights(weights(watched, 2), weights(unwatched, 2))
+    assert not any(name.startswith(("vitals/", "stability/")) for r in records(unwatched, "train") for name in r)
+    assert all(record["vitals/token_entropy"] > 0 for record in records(watched, "train"))
+
+
 def _assert_equal_runs(run: RunDirectory, other: RunDirectory, why: str = "") -> None:
     """Equal weights and states bit for bit, equal metrics but for time, equal trajectories but for seconds."""
-    assert same_weights(weights(run, STEPS), weights(other, STEPS)), why
-    here, there = (load_state(one.checkpoints / f"step-{STEPS:06d}" / "state.pt") for one in (run, other))
-    assert _differences(here["learner"], there["learner"]) == [], why
+    steps = load_config(other.config).steps
+    assert same_weights(weights(run, steps), weights(other, steps)), why
+    here, there = (load_state(one.checkpoints / f"step-{steps:06d}" / "state.pt") for one in (run, other))
+    for part in ("learner", "asleep", "sampler", "stability"):
+        assert _differences(here[part], there[part], part) == [], why
     assert records(run) == records(other), why
+    found = [read_findings(one.path / "findings.jsonl") for one in (run, other)]
+    assert found[0] == found[1], why
     names = [file.name for file in sorted(other.trajectories.iterdir())]
     assert [file.name for file in sorted(run.trajectories.iterdir())] == names, why
     for name in names:

@@ -6,7 +6,7 @@ Invariant: a recipe with a key nobody reads does not parse, and the config writt
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.engines.local import EngineSettings
@@ -21,6 +21,7 @@ from turnwise.rollout import RolloutSettings
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.settings import Settings, parse_settings, read_recipe
 from turnwise.sft import ColdStartSettings
+from turnwise.stability import Regime, StabilitySettings
 
 
 class CheckpointSettings(Settings):
@@ -46,16 +47,41 @@ class Config(Settings):
     credit: CreditSettings = CreditSettings()
     loss: LossSettings = LossSettings()
     learner: LearnerSettings = LearnerSettings()
+    stability: StabilitySettings = StabilitySettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     render: RenderSettings = RenderSettings()
     engine: EngineSettings = EngineSettings()
 
+    @property
+    def regime(self) -> Regime:
+        """What the run itself is chosen, credited and learnt by; a remedy may be laid over it."""
+        return Regime(filter=self.stability.filter, credit=self.credit, loss=self.loss)
+
 
 ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
     "ppo": {"credit": {"estimator": "gae"}},
+    "turn-ppo": {"credit": {"estimator": "turn-gae"}},
+    "bilevel-ppo": {"credit": {"estimator": "bilevel-gae"}},
     "grpo": {"credit": {"estimator": "grpo"}},
+    "dr-grpo": {
+        "credit": {"estimator": "dr-grpo"},
+        "loss": {"aggregation": "fixed", "fixed_length": 2048},  # 8 turns of 256 tokens, the default limits
+    },
+    "gspo": {
+        "credit": {"estimator": "grpo"},
+        "loss": {
+            "form": "gspo",
+            "ratio": "trajectory",
+            "aggregation": "trajectory",
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+        },
+    },
+    "cispo": {"credit": {"estimator": "grpo"}, "loss": {"form": "cispo"}},
+    "gigpo": {"credit": {"estimator": "gigpo", "turn_gamma": 0.95}},
     "rloo": {"credit": {"estimator": "rloo"}},
+    "reward-to-go": {"credit": {"estimator": "reward-to-go"}},
     "reinforce++": {"credit": {"estimator": "reinforce++"}},
     "reinforce++-baseline": {"credit": {"estimator": "reinforce++-baseline"}},
 }
@@ -70,11 +96,42 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def check_config(config: Config) -> Config:
     """Refuses what each section allows but together cannot work."""
     config.rollout.require_trainable("rollout")
-    if config.credit.compares_groups and config.rollout.responses < 2 and config.steps:
-        raise ConfigError(
-            f"rollout.responses: {config.credit.estimator} compares a task's responses with each other: set 2 or more"
-        )
+    if config.steps:
+        _check_regimes(config)
+    _check_serving(config)
     return config
+
+
+def _check_regimes(config: Config) -> None:
+    """The run's own regime, and the one under a remedy that may come into force."""
+    regimes = [("stability.filter", config.regime)]
+    if config.stability.mode in ("auto", "always"):
+        try:
+            regimes.append(("stability.remedy.filter", config.stability.remedy.over(config.regime)))
+        except ValidationError as error:
+            said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"stability.remedy: {said}") from None
+    for where, regime in regimes:
+        if config.rollout.responses > 1:
+            continue
+        if regime.credit.compares_groups:
+            raise ConfigError(
+                f"rollout.responses: {regime.credit.estimator} compares a task's responses with each other: set 2 or "
+                "more"
+            )
+        if regime.filter.rule != "none":
+            raise ConfigError(
+                f"{where}: one response per task has no spread to go by: set rollout.responses to 2 or more, or the "
+                "rule to none"
+            )
+
+
+def _check_serving(config: Config) -> None:
+    """Samples that wait for their update are not saved, so a checkpoint may only stand between two rollouts."""
+    serves = config.rollout.serves
+    for name, value in (("steps", config.steps), ("checkpoint.every", config.checkpoint.every)):
+        if value % serves:
+            raise ConfigError(f"{name}: {value} is not a multiple of rollout.serves, {serves}: change either")
 
 
 def load_run_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -1,22 +1,24 @@
-"""The loop: tasks, episodes, credit, update, and again.
+"""The loop: tasks, episodes, credit, update, diagnosis, and again.
 
-Invariant: all state that matters is in the model, the learner and the step; everything else is derived from the seed,
-so a run that was killed and resumed equals one that was not.
+Invariant: all state that matters is in the model, the learner, the sampler, the controller and the step; everything
+else is derived from the seed, so a run that was killed and resumed equals one that was not.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from turnwise.assemble import Parts, assemble
 from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.evaluate import evaluate
+from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.learner import Learner, Update
 from turnwise.learner.models import load_weights, save_model
-from turnwise.learner.passes import seeded
-from turnwise.rollout import Shuffled, run_groups, summarise
+from turnwise.learner.passes import Passes, seeded
+from turnwise.rollout import Shuffled, summarise
 from turnwise.runs import (
     Checkpoints,
     Display,
@@ -29,9 +31,11 @@ from turnwise.runs import (
     save_state,
     write_trajectories,
 )
+from turnwise.runs.findings import FindingsLog
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sft import imitate_all, imitation_steps, play_expert, read_chats
+from turnwise.stability import Act, Controller, Information, Lot, Supply, Verdict, measure
 from turnwise.types import Group, Task
 
 MAY_DIFFER = ("steps", "checkpoint", "evaluate.every")
@@ -77,21 +81,30 @@ class Trainer:
         self.config, self.parts, self.directory = config, parts, directory
         self.metrics, self.display = metrics, display
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
-        self.player = parts.player(config, config.rollout)
-        self.tasks = Shuffled(parts.train_tasks, per_step=config.rollout.tasks, seed=self._seed("tasks"))
+        self.findings = FindingsLog(directory.path / "findings.jsonl")
+        player = parts.player(config, config.rollout)
+        self.supply = Supply(player, parts.env, parts.train_tasks, config.rollout, seed=config.seed)
+        self.waiting: list[Lot] = []
+        """Sampled, and not learnt from yet."""
+        self.controller = Controller(config.stability, config.regime)
+        self.asleep: Mapping[str, object] = {}
+        """What a learner under another regime needs (a critic, a reference) and the one in force does not."""
 
     async def run(self) -> None:
-        """A cold start, then steps of reinforcement learning, each evaluated and saved when it is due."""
+        """A cold start, then steps of reinforcement learning, each diagnosed, evaluated and saved when it is due."""
         learner, step = await self._begin()
         if step < self.config.steps:
             self.display.stage("training", self.config.steps)
         while step < self.config.steps:
+            lot = await self._sample(step)
             began = time.monotonic()
-            groups = await self._sample(step)
-            sampled = time.monotonic()
-            update = learner.update(groups, seed=self._seed("update", step))
+            update = learner.update(lot.kept, seed=self._seed("update", step))
+            learnt = time.monotonic() - began
             step += 1
-            self._record(step, groups, update, rollout=sampled - began, learn=time.monotonic() - sampled)
+            verdict = self._diagnose(step, lot, update)
+            self._record(step, lot, update, verdict, learnt)
+            if verdict.act is not None:
+                learner = self._carry_out(verdict.act, learner)
             if self._due(step, self.config.evaluate.every):
                 await self._evaluate("evaluate", step)
             if self._due(step, self.config.checkpoint.every):
@@ -111,20 +124,53 @@ class Trainer:
         learner = self._make_learner()
         await self._evaluate("evaluate", 0)
         self._save(0, learner)
-        self.checkpoints.pin(0)
         return learner, 0
 
-    async def _sample(self, step: int) -> list[Group]:
-        await self._load_engine(step)
-        return await run_groups(
-            self.player,
-            self.parts.env,
-            self.tasks.draw(step),
-            responses=self.config.rollout.responses,
-            seed=self._seed("rollout", step),
-            concurrency=self.config.rollout.concurrency,
-            progress=self._progress("episodes"),
+    async def _sample(self, step: int) -> Lot:
+        """The next lot; all that one set of weights serves are sampled together."""
+        if not self.waiting:
+            for ahead in range(self.config.rollout.serves):
+                await self._load_engine(step)
+                lot = await self.supply.sample(step + ahead, self.controller.regime.filter, self._progress("episodes"))
+                self.waiting.append(lot)
+        return self.waiting.pop(0)
+
+    def _diagnose(self, step: int, lot: Lot, update: Update) -> Verdict:
+        """What the step's samples and its update say about the health of the run, and what is to be done."""
+        if not self.controller.watches:
+            return Verdict(metrics={})
+        every = self.config.stability.monitor.information_every
+        information = self._compare_prompts(lot) if every and step % every == 0 else None
+        vitals = measure(lot.groups, update.metrics, information)
+        verdict = self.controller.observe(step, vitals, may_act=not self.waiting)
+        return replace(verdict, metrics={**verdict.metrics, **(vitals.metrics() if vitals else {})})
+
+    def _compare_prompts(self, lot: Lot) -> Information | None:
+        """What the thoughts of a lot say of the prompts they answer."""
+        parts, config = self.parts, self.config
+        replies = first_replies(
+            lot.groups,
+            most=config.stability.monitor.information_sample,
+            end_of_thinking=parts.loaded.tokenizer.encode("</think>", add_special_tokens=False),
         )
+        passes = Passes(
+            device=parts.loaded.device,
+            autocast=parts.autocast,
+            temperature=config.rollout.temperature,
+            token_budget=config.learner.tokens_per_microbatch,
+        )
+        return measure_information(parts.loaded.model, replies, passes, context_limit=parts.loaded.context_limit)
+
+    def _carry_out(self, act: Act, learner: Learner) -> Learner:
+        """Another regime from here on, and other weights where the act says so; the step goes on counting."""
+        if act.return_to is None:
+            self.controller.carry_out(act)
+            return self._make_learner({**self.asleep, **learner.state_dict()}, version=act.step)
+        checkpoint = self.checkpoints.path(act.return_to)
+        load_weights(self.parts.loaded.model, checkpoint / "model")
+        state = load_state(checkpoint / "state.pt")
+        self.controller.carry_out(act, _section(state, "stability"))
+        return self._make_learner({**_section(state, "asleep"), **_section(state, "learner")}, version=act.step)
 
     async def _imitate(self) -> None:
         """The cold start; its demonstrations are stored beside the trajectories that follow."""
@@ -178,51 +224,87 @@ class Trainer:
         assert isinstance(step, int)
         self.checkpoints.hold(step)
         load_weights(self.parts.loaded.model, checkpoint / "model")
-        learner = self._make_learner()
-        learner.load_state_dict(state["learner"])  # type: ignore[arg-type]  # what `_save` wrote
-        restore_rng(state["rng"])  # type: ignore[arg-type]  # likewise
+        self.supply.sampler.load_state_dict(_section(state, "sampler"))
+        self.controller.load_state_dict(_section(state, "stability"))
+        self.checkpoints.pin_only(self.controller.wanted_checkpoints)
+        learner = self._make_learner({**_section(state, "asleep"), **_section(state, "learner")}, version=step)
+        restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.metrics.truncate_after(step, stages={"train", "evaluate"})
+        self.findings.truncate_after(step)
         self.display.note(f"resumed after step {step}")
         return learner, step
 
-    def _make_learner(self) -> Learner:
-        return Learner(
+    def _make_learner(self, known: Mapping[str, object] | None = None, version: int = 0) -> Learner:
+        """A learner by the regime in force; with `known`, it goes on from what other learners of the run knew."""
+        regime, settings = self.controller.regime, self.config.learner
+        warmup = max(settings.critic.warmup, self.controller.warm_until)
+        critic = settings.critic.model_copy(update={"warmup": warmup})
+        learner = Learner(
             self.parts.loaded.model,
-            settings=self.config.learner,
-            credit=self.config.credit,
-            loss=self.config.loss,
+            settings=settings.model_copy(update={"critic": critic}),
+            credit=regime.credit,
+            loss=regime.loss,
             temperature=self.config.rollout.temperature,
             total_steps=self.config.steps,
             device=self.parts.loaded.device,
             autocast=self.parts.autocast,
         )
+        if known is not None:
+            own = learner.state_dict()
+            learner.load_state_dict({**own, **known})
+            learner.version = version
+            self.asleep = {name: part for name, part in known.items() if name not in own}
+        return learner
 
     def _save(self, step: int, learner: Learner) -> None:
+        assert not self.waiting, "samples that wait would be lost"
+        self.controller.choose_checkpoint(step)
+        state = {
+            "step": step,
+            "learner": learner.state_dict(),
+            "asleep": dict(self.asleep),
+            "sampler": self.supply.sampler.state_dict(),
+            "stability": self.controller.state_dict(),
+            "rng": dict(capture_rng()),
+        }
+
         def write(folder: Path) -> None:
             save_model(self.parts.loaded.model, self.parts.loaded.tokenizer, folder / "model")
-            save_state(folder / "state.pt", {"step": step, "learner": learner.state_dict(), "rng": dict(capture_rng())})
+            save_state(folder / "state.pt", state)
 
         self.checkpoints.save(step, write)
+        self.checkpoints.pin_only(self.controller.wanted_checkpoints)
 
-    def _record(self, step: int, groups: Sequence[Group], update: Update, *, rollout: float, learn: float) -> None:
-        summary = summarise(groups)
+    def _record(self, step: int, lot: Lot, update: Update, verdict: Verdict, learnt: float) -> None:
+        summary = summarise(lot.groups)
         pace = {
-            "rollout/tokens_per_second": summary["rollout/action_tokens"] / rollout,
-            "time/rollout_seconds": rollout,
-            "time/update_seconds": learn,
+            "rollout/tokens_per_second": summary["rollout/action_tokens"] / lot.seconds,
+            "time/rollout_seconds": lot.seconds,
+            "time/update_seconds": learnt,
         }
-        self._tell("train", step, summary | update.metrics | pace)
-        self._store("train", step, groups, update)
+        self._tell("train", step, summary | lot.metrics() | update.metrics | dict(verdict.metrics) | pace)
+        self._store("train", step, lot.groups, lot.selection.kept, update)
+        for event in verdict.events:
+            self.findings.write(event.to_json())
+            self.display.note(f"step {step}: {event.sentence}")
 
     def _tell(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         self.metrics.write(step, stage, metrics)
         self.display.step(step, metrics)
 
-    def _store(self, stage: str, step: int, groups: Sequence[Group], update: Update | None = None) -> None:
-        places = [(g, m) for g, group in enumerate(groups) for m in range(len(group.trajectories))]
+    def _store(
+        self,
+        stage: str,
+        step: int,
+        groups: Sequence[Group],
+        learnt: Sequence[int] = (),
+        update: Update | None = None,
+    ) -> None:
+        """Writes all groups down, with the advantages of those that were `learnt` from, by place."""
+        places = [(g, m) for g in learnt for m in range(len(groups[g].trajectories))]
         advantages = {
             place: [one for turn in turns for one in turn]
-            for place, turns in zip(places, update.advantages if update else [()] * len(places), strict=True)
+            for place, turns in zip(places, update.advantages if update else (), strict=True)
             if turns
         }
         file = self.directory.trajectory_file(stage, step)
@@ -236,3 +318,9 @@ class Trainer:
 
     def _seed(self, *parts: int | str) -> int:
         return derive_seed(self.config.seed, *parts)
+
+
+def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:
+    section = state[name]
+    assert isinstance(section, Mapping)
+    return section

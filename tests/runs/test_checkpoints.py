@@ -89,6 +89,18 @@ def test_pinned_ones_outlive_restarts_and_held_ones_the_process(tmp_path: Path):
     assert third.steps() == [1, 5]
 
 
+def test_only_those_that_are_wanted_stay_pinned(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (0, 1, 2):
+        checkpoints.save(step, note(""))
+        checkpoints.pin_only({0, step})
+    assert checkpoints.steps() == [0, 1, 2], "what is let go of goes with the next"
+    checkpoints.save(3, note(""))
+    assert checkpoints.steps() == [0, 2, 3]
+    with pytest.raises(RunError, match="no checkpoint of step 1"):
+        checkpoints.pin_only({1})
+
+
 def test_a_step_without_a_checkpoint_names_those_that_have_one(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     with pytest.raises(RunError, match=r"no checkpoint of step 7; there are: none$"):

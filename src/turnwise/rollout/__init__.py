@@ -3,8 +3,8 @@
 from turnwise.rollout.episode import Player, run_episode
 from turnwise.rollout.groups import run_groups
 from turnwise.rollout.limits import Decoding, Limits, RolloutSettings
-from turnwise.rollout.sampler import Shuffled
-from turnwise.rollout.summary import summarise
+from turnwise.rollout.sampler import Shuffled, TaskSampler
+from turnwise.rollout.summary import reward_spread, summarise
 
 __all__ = [
     "Decoding",
@@ -12,6 +12,8 @@ __all__ = [
     "Player",
     "RolloutSettings",
     "Shuffled",
+    "TaskSampler",
+    "reward_spread",
     "run_episode",
     "run_groups",
     "summarise",

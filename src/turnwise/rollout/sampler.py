@@ -1,19 +1,28 @@
 """Which items a step works on: tasks of a training step, demonstrations of a cold start.
 
-Invariant: what a step draws follows from (seed, step) alone, so a resumed run draws what the unbroken one would have.
+Invariant: what is drawn follows from the seed and from what was drawn and learnt before, all of it in `state_dict`, so
+a resumed run draws what the unbroken one would have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
+from turnwise.types import Group, StopReason, Task
 
 T = TypeVar("T")
+
+Sampler: TypeAlias = Literal["uniform", "curriculum", "hard"]
+
+_MEMORY = 0.5
+"""What a task's newest success rate weighs in what is remembered of it: the policy that made older ones is gone."""
+_DOUBT = 0.05
+"""What a task weighs at the least, so that none that was ever drawn is out of reach for good."""
 
 
 class Shuffled(Generic[T]):
@@ -33,3 +42,61 @@ class Shuffled(Generic[T]):
 
     def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
         return np.random.default_rng(derive_seed(self._seed, "epoch", epoch)).permutation(len(self._items))
+
+
+class TaskSampler:
+    """Draws the tasks to play: in a shuffled order, and where the rule says so, some that were played before.
+
+    `curriculum` plays again what is solved sometimes, at best half of the time (weight p (1 − p) of a success rate p);
+    `hard` plays again what is seldom solved (weight 1 − p). Both go by the environment's metric `success`.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, rule: Sampler, replay: float, seed: int) -> None:
+        self._tasks, self._rule, self._seed = tasks, rule, seed
+        self._replay = 0.0 if rule == "uniform" else replay
+        self._fresh = Shuffled(range(len(tasks)), per_step=1, seed=seed)
+        self._position = 0
+        self._draws = 0
+        self._rates: dict[int, float] = {}
+
+    def draw(self, count: int) -> list[int]:
+        """The places of the next `count` tasks; those that are played again come last."""
+        again = self._draw_again(round(count * self._replay))
+        fresh = [self._fresh.draw(self._position + place)[0] for place in range(count - len(again))]
+        self._position += len(fresh)
+        self._draws += 1
+        return fresh + again
+
+    def task(self, place: int) -> Task:
+        return self._tasks[place]
+
+    def learn(self, places: Sequence[int], groups: Sequence[Group]) -> None:
+        """Remembers how often each task that was drawn is solved now; uniform sampling has no use for it."""
+        if self._rule == "uniform":
+            return
+        for place, group in zip(places, groups, strict=True):
+            played = [t.success for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
+            if played:
+                rate = sum(played) / len(played)
+                self._rates[place] = _MEMORY * rate + (1 - _MEMORY) * self._rates.get(place, rate)
+
+    def state_dict(self) -> dict[str, object]:
+        return {"position": self._position, "draws": self._draws, "rates": dict(self._rates)}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        position, draws, rates = state["position"], state["draws"], state["rates"]
+        assert isinstance(position, int)
+        assert isinstance(draws, int)
+        assert isinstance(rates, dict)
+        self._position, self._draws, self._rates = position, draws, dict(rates)
+
+    def _draw_again(self, count: int) -> list[int]:
+        known = sorted(self._rates)
+        count = min(count, len(known))
+        if not count:
+            return []
+        rate = np.array([self._rates[place] for place in known])  # [known]
+        weight = _DOUBT + (rate * (1 - rate) if self._rule == "curriculum" else 1 - rate)  # [known]
+        luck = np.random.default_rng(derive_seed(self._seed, "again", self._draws))
+        chosen = luck.choice(len(known), size=count, replace=False, p=weight / weight.sum())  # [count]
+        return [known[int(place)] for place in chosen]

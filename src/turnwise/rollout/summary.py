@@ -42,11 +42,20 @@ def _means(played: Sequence[Trajectory], area: str, values: Sequence[dict[str, f
     return {f"{area}/{name}": sum(value.get(name, 0.0) for value in values) / len(played) for name in names}
 
 
+def reward_spread(group: Group) -> float | None:
+    """The standard deviation of what a group's trajectories were paid; None when none of them was played.
+
+    Equal rewards spread by exactly zero, whatever sums of their parts round to.
+    """
+    rewards = [t.reward for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
+    if not rewards:
+        return None
+    equal = max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
+    return 0.0 if equal else statistics.pstdev(rewards)
+
+
 def _spreads(groups: Sequence[Group]) -> Iterator[float]:
-    for group in groups:
-        rewards = [t.reward for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
-        if rewards:
-            yield statistics.pstdev(rewards)
+    yield from (spread for group in groups if (spread := reward_spread(group)) is not None)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -4,7 +4,7 @@ from turnwise.runs.checkpoints import Checkpoints, RngState, capture_rng, load_s
 from turnwise.runs.directory import RunDirectory, collect_versions
 from turnwise.runs.display import COLUMNS, Column, Display, LiveDisplay, PlainDisplay, make_display
 from turnwise.runs.metrics import MetricsLog, Record, read_metrics
-from turnwise.runs.picture import Series, colour_trajectory, draw_curve, sparkline, terminal_curve
+from turnwise.runs.picture import Panel, Series, colour_trajectory, draw_curve, draw_panels, sparkline, terminal_curve
 from turnwise.runs.store import SCHEMA, read_trajectories, write_trajectories
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Display",
     "LiveDisplay",
     "MetricsLog",
+    "Panel",
     "PlainDisplay",
     "Record",
     "RngState",
@@ -24,6 +25,7 @@ __all__ = [
     "collect_versions",
     "colour_trajectory",
     "draw_curve",
+    "draw_panels",
     "load_state",
     "make_display",
     "read_metrics",

@@ -10,7 +10,7 @@ import random
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -82,6 +82,13 @@ class Checkpoints:
         """Keeps a checkpoint for good, across restarts."""
         (self.path(step) / _PIN).touch()
         sync(self.path(step))
+
+    def pin_only(self, steps: Collection[int]) -> None:
+        """Keeps these for good and no others; what is let go of goes when the next one is saved."""
+        for step in steps:
+            self.pin(step)
+        for step in set(self.steps()) - set(steps):
+            (self.path(step) / _PIN).unlink(missing_ok=True)
 
     def hold(self, step: int) -> None:
         """Keeps a checkpoint while this process lives: the one it resumed from."""

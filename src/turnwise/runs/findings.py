@@ -1,0 +1,47 @@
+"""What a run found out about itself, one JSON object per line: findings of its monitor and acts of its controller.
+
+Invariant: a resumed run's file equals that of the run that was never killed.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from turnwise.errors import RunError
+from turnwise.runs.files import finite, write_text
+
+
+class FindingsLog:
+    """Appends to a `findings.jsonl`, which begins to exist with its first line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, finding: Mapping[str, object]) -> None:
+        """Appends `{"step": 40, "kind": "entropy_collapse", "sentence": ..., ...}`."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite(finding), ensure_ascii=False, allow_nan=False) + "\n")
+
+    def truncate_after(self, step: int) -> None:
+        """Drops what a resumed run will find again; a line that was being written goes with it."""
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        if kept:
+            write_text(self._path, "".join(kept))
+        else:
+            self._path.unlink()
+
+
+def read_findings(path: str | Path) -> list[dict[str, object]]:
+    """Every line of a run's findings; none when it found nothing."""
+    file = Path(path)
+    if not file.exists():
+        return []
+    try:
+        return [
+            json.loads(line) for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line[-1:] == "\n"
+        ]
+    except ValueError as error:
+        raise RunError(f"{path}: not a file of findings: {error}; remove the broken line to read the rest") from None

@@ -1,0 +1,33 @@
+"""Steady training: which groups are learnt from, what a collapse looks like, and what is done about it."""
+
+from turnwise.stability.controller import Act, Controller, Mode, StabilitySettings, Verdict
+from turnwise.stability.filters import FilterSettings, Selection, select
+from turnwise.stability.findings import Finding, Kind, Severity
+from turnwise.stability.monitor import Monitor, MonitorSettings
+from turnwise.stability.remedy import Regime, RemedySettings
+from turnwise.stability.signals import Information, Vitals, measure, mutual_information
+from turnwise.stability.supply import Lot, Supply
+
+__all__ = [
+    "Act",
+    "Controller",
+    "FilterSettings",
+    "Finding",
+    "Information",
+    "Kind",
+    "Lot",
+    "Mode",
+    "Monitor",
+    "MonitorSettings",
+    "Regime",
+    "RemedySettings",
+    "Selection",
+    "Severity",
+    "StabilitySettings",
+    "Supply",
+    "Verdict",
+    "Vitals",
+    "measure",
+    "mutual_information",
+    "select",
+]

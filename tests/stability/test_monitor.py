@@ -1,0 +1,220 @@
+"""The monitor sees the trap early, and sees nothing in runs that are well."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from curves_by_hand import WELL, alarms, echo_trap, healthy, kinds, noisy, slide, steady, watch
+
+from turnwise.stability import Monitor, MonitorSettings
+from turnwise.stability.baseline import Baseline
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_runs_raise_no_alarm(seed):
+    assert alarms(healthy(seed)) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_trap_is_seen_before_success_falls(seed):
+    curve = echo_trap(seed)
+    first = alarms(curve)[0]
+    assert 40 < first <= 90, "after the deviation falls, before the success does"
+
+
+def test_a_run_that_is_solved_is_well():
+    """Everybody in a group succeeds: nothing differs any more, and nothing is wrong."""
+    curve = [*steady(15), *slide(30, success=1.0, reward_std=0.0, token_entropy=0.1, action_entropy=0.1)]
+    curve += [replace(curve[-1])] * 50
+    findings, monitor = watch(curve)
+    assert [finding.kind for finding in findings if finding.severity == "alarm"] == []
+    assert monitor.healthy
+
+
+def test_the_same_fall_without_success_is_the_trap():
+    curve = [*steady(15), *slide(30, reward_std=0.0, token_entropy=0.1, action_entropy=0.1)]
+    curve += [replace(curve[-1])] * 20
+    findings, monitor = watch(curve)
+    assert [finding.kind for finding in findings] == ["variance_collapse", "entropy_collapse", "echo_trap"]
+    assert monitor.alarmed
+    assert not monitor.healthy
+
+
+def test_while_success_still_rises_there_are_signs_and_no_alarm():
+    rising = slide(40, success=(0.3, 0.75), reward_std=0.05, token_entropy=0.2)
+    curve = [*steady(15), *rising, *steady(20, success=0.75, reward_std=0.05, token_entropy=0.2)]
+    findings, _ = watch(curve)
+    assert {finding.kind for finding in findings} == {"variance_collapse", "entropy_collapse", "echo_trap"}
+    (alarm,) = [finding.step for finding in findings if finding.kind == "echo_trap"]
+    assert alarm > 15 + 40, "not before it stands still, though both signs were there"
+    assert min(finding.step for finding in findings) < 15 + 40
+
+
+@pytest.mark.parametrize(
+    "fall",
+    [
+        {"reward_std": 0.02},
+        {"token_entropy": 0.1, "action_entropy": 0.1},
+        {"gradient": 20.0},
+        {"repeated_turns": 0.9, "repeated_ngrams": 0.9, "token_entropy": 0.1},
+        {"invalid_actions": 0.9, "gradient": 20.0, "early_stops": 0.9},
+    ],
+    ids=lambda fall: "+".join(fall),
+)
+def test_one_sign_however_clear_is_no_alarm(fall):
+    """Nor are several, as long as groups still differ."""
+    curve = [*steady(15), *steady(40, **fall)]
+    assert alarms(curve) == []
+    assert kinds(curve)
+
+
+@pytest.mark.parametrize(
+    ("fall", "kind"),
+    [
+        ({"token_entropy": 0.3}, "entropy_collapse"),
+        ({"action_entropy": 0.3}, "entropy_collapse"),
+        ({"repeated_turns": 0.6}, "repetition"),
+        ({"repeated_ngrams": 0.7}, "repetition"),
+        ({"gradient": 9.0}, "gradient_spike"),
+        ({"invalid_actions": 0.7}, "invalid_actions"),
+        ({"early_stops": 0.7}, "early_stopping"),
+        ({"success": 0.1, "reward": 0.1}, "success_drop"),
+        ({"information": 0.2}, "template_collapse"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else value,
+)
+def test_any_other_sign_makes_a_trap_of_collapsed_variance(fall, kind):
+    before = steady(15, information=1.5)
+    findings, _ = watch([*before, *steady(15, **{"information": 1.5, "reward_std": 0.1} | fall)])
+    assert {finding.kind for finding in findings} == {"variance_collapse", kind, "echo_trap"}
+    (alarm,) = [finding for finding in findings if finding.kind == "echo_trap"]
+    assert set(alarm.evidence) >= {"reward_std"} and len(alarm.evidence) == 2  # noqa: PT018  # one of each
+    assert alarm.evidence["reward_std"] == (0.1, pytest.approx(0.4))
+
+
+def test_length_is_worth_a_word_and_makes_no_trap():
+    assert set(kinds([*steady(15), *steady(15, reward_std=0.1, response_length=90.0)])) == {
+        "variance_collapse",
+        "length_drift",
+    }
+
+
+def test_a_new_length_becomes_a_habit():
+    _, monitor = watch([*steady(15), *steady(150, response_length=90.0)])
+    assert "length_drift" not in monitor.signs
+
+
+def test_template_collapse_is_less_information_at_the_same_entropy():
+    before = steady(15, information=1.5)
+    assert kinds([*before, *steady(15, information=0.1)]) == ["template_collapse"]
+    falls_too = steady(15, information=0.1, token_entropy=0.1)
+    assert kinds([*before, *falls_too]) == ["entropy_collapse"]
+
+
+def test_information_may_be_measured_seldom():
+    sparse = [replace(WELL, information=1.5 if step % 5 == 0 else None) for step in range(30)]
+    late = [replace(WELL, information=0.1 if step % 5 == 0 else None) for step in range(40)]
+    assert kinds([*sparse, *late]) == ["template_collapse"]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_few_bad_steps_raise_nothing(length):
+    """A whole step may be wrong in everything at once."""
+    bad = replace(WELL, reward_std=0.0, token_entropy=0.0, gradient=50.0, repeated_turns=1.0, success=0.0, reward=0.0)
+    curve = [*steady(20), *[bad] * length, *steady(20)]
+    assert [kind for kind in kinds(curve) if kind != "gradient_spike"] == []
+
+
+def test_noise_alone_raises_no_alarm_and_hardly_a_sign():
+    """Noise of a quarter: in 2,000 steps a few signs of one kind, and never a conjunction that lasts."""
+    found = list(itertools.chain.from_iterable(kinds(noisy(steady(200), seed, 0.25)) for seed in range(10)))
+    assert "echo_trap" not in found
+    assert len(found) <= 10
+
+
+def test_an_alarm_is_said_once_and_again_after_it_has_passed():
+    trap = steady(12, reward_std=0.05, token_entropy=0.2)
+    assert len(alarms([*steady(15), *trap])) == 1
+    assert len(alarms([*steady(15), *trap, *steady(10), *trap])) == 2
+
+
+def test_patience_is_how_long_a_conjunction_must_hold():
+    curve = [*steady(10), *steady(10, reward_std=0.05, token_entropy=0.2)]
+    # With a window of one the signs are there at step 11.
+    assert [alarms(curve, window=1, patience=patience) for patience in (1, 3, 10)] == [[11], [13], [20]]
+
+
+def test_thresholds_are_relative_to_the_runs_own_past():
+    """The same fall in a run whose rewards are a thousandfold."""
+    tall = [
+        replace(v, reward_std=1000 * v.reward_std, gradient=1000 * v.gradient, response_length=10 * v.response_length)
+        for v in echo_trap(3)
+    ]
+    assert kinds(tall) == kinds(echo_trap(3))
+
+
+def test_an_environment_without_a_word_for_success_is_judged_by_its_reward():
+    curve = [*steady(15, success=None), *steady(15, success=None, reward=5.0, reward_std=0.05, token_entropy=0.2)]
+    assert alarms(curve) == [], "the reward has just risen"
+    curve += steady(40, success=None, reward=5.0, reward_std=0.05, token_entropy=0.2)
+    assert len(alarms(curve)) == 1
+
+
+def test_a_finding_says_what_in_a_plain_sentence():
+    findings, _ = watch([*steady(10), *steady(5, token_entropy=0.2)], window=1)
+    assert findings[0].sentence == "the policy hardly varies what it says any more (token_entropy 0.2, was 1)"
+    assert findings[0].to_json() == {
+        "step": 13,
+        "kind": "entropy_collapse",
+        "severity": "sign",
+        "sentence": findings[0].sentence,
+        "evidence": {"token_entropy": {"now": 0.2, "well": 1.0}},
+    }
+
+
+@pytest.mark.parametrize("cut", [3, 12, 47, 60, 85])
+def test_a_monitor_goes_on_from_its_state(cut):
+    curve = echo_trap(1)
+    whole, _ = watch(curve)
+    _, first = watch(curve[:cut])
+    second = Monitor(MonitorSettings())
+    second.load_state_dict(first.state_dict())
+    later = [f for step, vitals in enumerate(curve[cut:], cut + 1) for f in second.observe(step, vitals)]
+    assert later == [finding for finding in whole if finding.step > cut]
+
+
+def test_what_was_treated_is_judged_afresh_against_the_same_past():
+    trap = steady(12, reward_std=0.05, token_entropy=0.2)
+    _, monitor = watch([*steady(15), *trap])
+    assert monitor.alarmed
+    monitor.look_afresh()
+    assert not monitor.alarmed
+    assert monitor.healthy
+    again = [finding for step, vitals in enumerate(trap, 28) for finding in monitor.observe(step, vitals)]
+    assert [finding.kind for finding in again] == ["variance_collapse", "entropy_collapse", "echo_trap"]
+    assert again[0].evidence["reward_std"] == (0.05, pytest.approx(0.4))
+
+
+def test_gradients_of_another_objective_have_a_past_of_their_own():
+    _, monitor = watch(steady(15))
+    monitor.change_objective()
+    later = [f for step in range(16, 40) for f in monitor.observe(step, replace(WELL, gradient=50.0))]
+    assert later == []
+    spikes = [f.kind for step in range(40, 50) for f in monitor.observe(step, replace(WELL, gradient=500.0))]
+    assert spikes == ["gradient_spike"]
+
+
+def test_a_baseline_by_hand():
+    baseline = Baseline("higher", steps=3, window=3, follow_better=0.5, follow_worse=0.1)
+    for value in (1.0, 100.0, 2.0):
+        baseline.add(value)
+    # The median of 1, 100 and 2 is 2; they are 1, 98 and 0 away from it, so the deviation is that of 1.
+    assert (baseline.centre, baseline.now) == (2.0, 2.0)
+    assert baseline.spread == pytest.approx(1.4826)
+    baseline.add(6.0)
+    baseline.follow()
+    assert (baseline.now, baseline.centre) == (6.0, 4.0), "half of the way up"
+    for value in (2.0, 2.0, 2.0):
+        baseline.add(value)
+    baseline.follow()
+    assert baseline.centre == pytest.approx(3.8), "a tenth of the way down"
