@@ -1,4 +1,4 @@
-"""The command line: `turnwise train | eval | play | check | demo`.
+"""The command line: `turnwise train | eval | play | check | demo | bench | serve-search`.
 
 Invariant: a user's mistake ends in one line on standard error and exit code 2; a traceback is always a bug of ours.
 """
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from turnwise import __version__
-from turnwise.errors import TurnwiseError
+from turnwise.errors import ConfigError, TurnwiseError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,6 +103,26 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--recipe", default="recipes/encyclopedia-grpo.yaml", metavar="FILE")
     demo.add_argument("--run", default="runs/demo", metavar="DIR", help="an earlier demo there is kept aside")
     demo.set_defaults(command=_demo)
+
+    bench = commands.add_parser("bench", help="run a benchmark and write its page and figures")
+    bench.add_argument("name", help="which one, such as credit")
+    bench.add_argument("--quick", action="store_true", help="a look in minutes, written beside the jobs alone")
+    bench.add_argument("--seeds", type=int, metavar="N", help="seeds per figure (default: the benchmark's own number)")
+    bench.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
+    bench.add_argument("--out", metavar="DIR", help="where jobs work and are kept (default: runs/bench/NAME)")
+    bench.set_defaults(command=_bench, overrides=[])
+
+    serve = commands.add_parser("serve-search", help="serve a corpus to search agents over HTTP")
+    serve.add_argument("corpus", help="a .jsonl, .jsonl.gz or .parquet file, or a folder of .txt and .md files")
+    serve.add_argument("--index", choices=["bm25", "dense", "hybrid"], default="bm25", help="(default: bm25)")
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="(default: 8000; 0 takes any free one)")
+    serve.add_argument("--topk", type=int, default=3, metavar="N", help="hits if a request does not say (default: 3)")
+    serve.add_argument("--encoder", metavar="NAME", help="for dense and hybrid: a folder or a model on the hub")
+    serve.add_argument("--query-prefix", default="", metavar="TEXT", help="such as 'query: ' for e5 models")
+    serve.add_argument("--passage-prefix", default="", metavar="TEXT", help="such as 'passage: ' for e5 models")
+    serve.add_argument("--cache", default="auto", metavar="DIR", help="where indexes are kept; off: nowhere")
+    serve.set_defaults(command=_serve_search, overrides=[])
     return parser
 
 
@@ -172,6 +192,43 @@ def _demo(options: argparse.Namespace) -> int:
     from turnwise.demo import run_demo
 
     run_demo(load_config(options.recipe, options.overrides), Path(options.run), Console())
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from turnwise.bench.benchmark import find_benchmark, run_benchmark
+
+    if options.overrides:
+        raise ConfigError(f"bench: what is '{options.overrides[0]}'? A benchmark's settings are in its recipe")
+    try:
+        return run_benchmark(
+            find_benchmark(options.name),
+            Console(),
+            quick=options.quick,
+            seeds=options.seeds,
+            processes=options.jobs,
+            out=options.out,
+        )
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on with the jobs that are left")
+        return 130
+
+
+def _serve_search(options: argparse.Namespace) -> int:
+    from turnwise.serve import SearchServer, serve_search
+    from turnwise.tools.retrieval import check_k
+    from turnwise.tools.search import open_index
+
+    if options.overrides:
+        raise ConfigError(f"serve-search: what is '{options.overrides[0]}'? It serves one corpus, set by --options")
+    check_k(options.topk)
+    encoder = None
+    if options.encoder or options.query_prefix or options.passage_prefix:
+        prefixes = {"query_prefix": options.query_prefix, "passage_prefix": options.passage_prefix}
+        encoder = {"encoder": options.encoder or "", **prefixes}
+    index = open_index(options.corpus, options.index, cache=options.cache, encoder=encoder)
+    server = SearchServer(index, host=options.host, port=options.port, topk=options.topk)
+    serve_search(server, lambda url: _say(f"{len(index.passages)} passages at {url}/retrieve; Ctrl-C ends it"))
     return 0
 
 

@@ -9,11 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from turnwise.runs.files import replaced
 from turnwise.types import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +41,68 @@ class Series:
     """The lower and the upper edge of a shaded band, such as a confidence interval."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One of several curves drawn side by side on equal axes."""
+
+    title: str
+    series: Sequence[Series]
+    behind: Sequence[Series] = ()
+    """Drawn thin and grey, for comparison: such as what the other panels show."""
+
+
 def draw_curve(
     path: Path, series: Sequence[Series], *, title: str, x_label: str = "step", y_label: str = ""
 ) -> Path | None:
     """Draws a learning curve as PNG; None, and one line in the log, when matplotlib is not installed."""
+    figure = _new_figure(8, 4.5)
+    if figure is None:
+        return None
+    axes = figure.add_subplot()
+    _plot(axes, series, x_label=x_label, y_label=y_label)
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
+    axes.margins(x=0.03, y=0.12)
+    if series:
+        axes.legend(frameon=False, loc="best")
+    return _save(figure, path)
+
+
+def draw_panels(
+    path: Path, panels: Sequence[Panel], *, title: str, x_label: str = "step", y_label: str = "", columns: int = 5
+) -> Path | None:
+    """Draws several curves side by side as PNG, on equal axes; None when matplotlib is not installed."""
+    across = min(columns, max(len(panels), 1))
+    down = -(-len(panels) // across)
+    figure = _new_figure(2.4 * across + 0.6, 2.2 * max(down, 1) + 0.6)
+    if figure is None:
+        return None
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    first = None
+    for place, panel in enumerate(panels):
+        axes = figure.add_subplot(down, across, place + 1, sharex=first, sharey=first)
+        first = first or axes
+        for line in panel.behind:
+            axes.plot(line.x, line.y, color="#d1d5db", linewidth=1)
+        lowest, leftmost = place + across >= len(panels), place % across == 0
+        _plot(axes, panel.series, x_label=x_label if lowest else "", y_label=y_label if leftmost else "")
+        axes.set_title(panel.title, loc="left", fontsize=10)
+        axes.tick_params(labelsize=8, labelbottom=lowest, labelleft=leftmost)
+        if len(panel.series) > 1:
+            axes.legend(frameon=False, loc="best", fontsize=8)
+    return _save(figure, path)
+
+
+def _new_figure(width: float, height: float) -> "Figure | None":
     try:
         # Not pyplot: its global state and its choice of a screen have no place in a training process.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         logger.warning("no picture of the run: matplotlib is missing; pip install turnwise[plots]")
         return None
-    figure = Figure(figsize=(8, 4.5), dpi=160, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    return Figure(figsize=(width, height), dpi=160, layout="constrained", facecolor="white")
+
+
+def _plot(axes: "Axes", series: Sequence[Series], *, x_label: str, y_label: str) -> None:
     for index, line in enumerate(series):
         colour = _COLOURS[index % len(_COLOURS)]
         if line.band:
@@ -60,15 +114,16 @@ def draw_curve(
                 axes.annotate(
                     f"{y:.2f}", (x, y), (0, 8), textcoords="offset points", ha="center", color=colour, fontsize=8
                 )
-    axes.set_title(title, loc="left", fontsize=13, fontweight="bold")
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.margins(x=0.03, y=0.12)
     axes.grid(axis="y", color="#e5e7eb")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if series:
-        axes.legend(frameon=False, loc="best")
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     with replaced(path) as temporary:
         FigureCanvasAgg(figure).print_figure(temporary, format="png")
     return path

@@ -1,0 +1,109 @@
+"""What a benchmark is, and how one is run: plan, jobs, report.
+
+Invariant: the project's own pages show only whole benchmarks: a quick look, or one with a job that failed, leaves
+them as they are.
+"""
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from rich.console import Console
+
+from turnwise.bench import BENCHMARKS
+from turnwise.bench.jobs import Figures, Job, Outcome, failures
+from turnwise.bench.pool import run_jobs
+from turnwise.bench.progress import make_progress
+from turnwise.bench.report import Publication, Report
+from turnwise.errors import ConfigError
+from turnwise.tools.spelling import suggest
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much of a benchmark is asked for."""
+
+    quick: bool
+    """Minutes on two cores, to see it work; its figures are rough."""
+    seeds: int
+
+
+Results: TypeAlias = Mapping[str, Figures]
+"""What every job came to, by the job's name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One benchmark: its jobs, and what is to be said of them."""
+
+    name: str
+    seeds: int
+    """How many, unless a user says otherwise."""
+    quick_seeds: int
+    plan: Callable[[Scope], Sequence[Job]]
+    """All jobs; whatever a user can get wrong is found here, before any of them begins."""
+    report: Callable[[Scope, Results], Report]
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark of this name: `find_benchmark("credit")`."""
+    if name not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        raise ConfigError(f"bench: there is no '{name}'{suggest(name, BENCHMARKS)}; the benchmarks are: {known}")
+    benchmark = importlib.import_module(BENCHMARKS[name]).BENCHMARK
+    assert isinstance(benchmark, Benchmark)
+    return benchmark
+
+
+def run_benchmark(
+    benchmark: Benchmark,
+    console: Console,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    processes: int | None = None,
+    out: str | Path | None = None,
+) -> int:
+    """Runs what is not yet done, and publishes the figures; 1 when a job failed and nothing was published."""
+    scope = Scope(quick=quick, seeds=_positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds))
+    processes = _positive("--jobs", processes, os.cpu_count() or 1)
+    folder = Path(out) if out else Path("runs/bench") / (f"{benchmark.name}-quick" if quick else benchmark.name)
+    page = Publication(name=benchmark.name, root=Path()).read_page()
+    jobs = benchmark.plan(scope)
+    with make_progress(console) as progress:
+        outcomes = run_jobs(jobs, folder, processes=processes, progress=progress)
+    if failed := failures(outcomes):
+        names = ", ".join(outcome.job.name for outcome in failed)
+        _say(console, f"{len(failed)} of {len(outcomes)} jobs failed, so nothing was published: {names}")
+        _say(console, f"Their logs are in {folder}; the same command tries them again and keeps the rest.")
+        return 1
+    results = {outcome.job.name: outcome.figures for outcome in outcomes if outcome.figures is not None}
+    report = benchmark.report(scope, results)
+    publication = Publication(name=benchmark.name, root=folder if quick else Path())
+    publication.publish(_with_origin(report, benchmark, scope, outcomes), page=page)
+    _say(console, f"The page is {publication.page}, the figures are in {publication.results}.")
+    return 0
+
+
+def _with_origin(report: Report, benchmark: Benchmark, scope: Scope, outcomes: Sequence[Outcome]) -> Report:
+    """The report with what every benchmark says of where its figures come from, also as the page's part `origin`."""
+    command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''} --seeds {scope.seeds}"
+    origin = {"command": command, "jobs": str(len(outcomes))}
+    origin["process_minutes"] = f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f}"
+    for name in ("machine", "versions"):
+        origin[name] = "; ".join(sorted({outcome.about[name] for outcome in outcomes}))
+    sentence = f"From `{command}`: {len(outcomes)} jobs on {origin['machine']}, with {origin['versions']}."
+    return dataclasses.replace(report, parts={**report.parts, "origin": sentence}, about=origin | dict(report.about))
+
+
+def _positive(option: str, asked: int | None, default: int) -> int:
+    if asked is not None and asked < 1:
+        raise ConfigError(f"{option}: {asked} would run nothing; give 1 or more")
+    return default if asked is None else asked
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,78 @@
+"""From the figures of several seeds to a mean and how sure of it we are, and to a table.
+
+Invariant: an interval is Student's t over the seeds, each of which counts once; with one seed there is none.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds with its 95% interval: `Estimate(mean=.52, low=.44, high=.60, seeds=5)`."""
+
+    mean: float
+    low: float
+    high: float
+    """Both edges are NaN when there is one seed alone."""
+    seeds: int
+
+    def show(self, digits: int = 3, *, signed: bool = False) -> str:
+        """`0.520 [0.440, 0.600]`, or the mean alone."""
+        sign = "+" if signed else ""
+        mean, low, high = (f"{value:{sign}.{digits}f}" for value in (self.mean, self.low, self.high))
+        return mean if math.isnan(self.low) else f"{mean} [{low}, {high}]"
+
+    def flat(self, name: str) -> dict[str, float]:
+        """`{name: .52, name/low: .44, name/high: .60}`: what a results file holds."""
+        edges = {} if math.isnan(self.low) else {f"{name}/low": self.low, f"{name}/high": self.high}
+        return {name: self.mean} | edges
+
+
+def estimate_mean(values: Sequence[float]) -> Estimate:
+    """The mean of independent values, 95% of such intervals holding the true one: mean ± t·s/√n.
+
+    `estimate_mean([1, 2, 3])` is 2 ± 4.303 · 1/√3, that is [−.484, 4.484].
+    """
+    count, mean = len(values), statistics.fmean(values)
+    if count < 2:
+        return Estimate(mean=mean, low=math.nan, high=math.nan, seeds=count)
+    half = student_t(count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean=mean, low=mean - half, high=mean + half, seeds=count)
+
+
+def student_t(freedom: int, level: float = 0.95) -> float:
+    """The t for which a Student variable of so many degrees of freedom lies within ±t with probability `level`."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| < t), by the finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """A table whose first `left` columns are words and the others numbers, aligned to the right."""
+    lines: list[Sequence[str]] = [header, ["---"] * left + ["---:"] * (len(header) - left), *rows]
+    assert all(len(line) == len(header) for line in lines), "every row has a cell for every column"
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def show_number(value: float, digits: int = 3) -> str:
+    """A number for a table; what is not finite is a dash."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "–"

@@ -1,0 +1,26 @@
+"""What figures were made on and with, in words; never the name of the machine."""
+
+import os
+import platform
+from pathlib import Path
+
+from turnwise.runs import collect_versions
+
+_NAMED = ("python", "turnwise", "torch", "transformers", "numpy")
+
+
+def describe_machine() -> dict[str, str]:
+    """`{"machine": "16 cores of AMD EPYC 9654", "versions": "python 3.12.4, turnwise 0.1.0, torch 2.11.0, ..."}`."""
+    versions = collect_versions()
+    return {
+        "machine": f"{os.cpu_count()} cores of {_processor()}",
+        "versions": ", ".join(f"{name} {versions[name]}" for name in _NAMED),
+    }
+
+
+def _processor() -> str:
+    """The processor's own name for itself, where the system tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())

@@ -1,0 +1,139 @@
+"""What a benchmark publishes: a page whose figures are filled in, pictures, and one flat JSON file.
+
+Invariant: prose is written by hand and numbers by the command. A page and a report that do not name the same figures
+are an error, so no stale number stays behind; everything is checked before anything is written.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnwise.errors import RunError
+from turnwise.runs import Panel, draw_panels
+from turnwise.runs.files import write_text
+from turnwise.tools.spelling import suggest
+
+_BLOCK = re.compile(r"<!-- figures: (?P<name>[\w/-]+) -->(?P<old>.*?)<!-- end -->", re.DOTALL)
+_INLINE = re.compile(r"<!-- figure: (?P<name>\S+)(?: (?P<format>[+.\w%]+))? -->(?P<old>.*?)<!-- end -->", re.DOTALL)
+_OPENING, _END = re.compile(r"<!-- figures?:"), "<!-- end -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture by the name that the page links: `docs/img/BENCHMARK-NAME.png`."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    x_label: str
+    y_label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a benchmark came to."""
+
+    figures: Mapping[str, float]
+    """Flat and finite: `{"frozen_lake/grpo/success": .52, "frozen_lake/grpo/success/low": .44}`."""
+    parts: Mapping[str, str]
+    """Markdown for every place of the page, by the name in its marker."""
+    pictures: Sequence[Picture] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What the figures are of and from: machine, versions, seeds, settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """The files of one benchmark beneath a root: the project's own folder, or that of a quick look."""
+
+    name: str
+    root: Path
+
+    @property
+    def page(self) -> Path:
+        return self.root / "docs" / f"{self.name}.md"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "benchmarks" / "results" / f"{self.name}.json"
+
+    def picture(self, name: str) -> Path:
+        return self.root / "docs" / "img" / f"{self.name}-{name}.png"
+
+    def read_page(self) -> str:
+        """The page as it stands."""
+        if not self.page.is_file():
+            raise RunError(f"{self.page}: no such page to put figures into; run this in the folder that has docs/")
+        return self.page.read_text(encoding="utf-8")
+
+    def publish(self, report: Report, *, page: str) -> None:
+        """Writes the page with the report's figures in it, the pictures and the results."""
+        filled = fill(page, report.parts, report.figures, source=str(self.page))
+        results = flat_json(report.figures, report.about)
+        for file in (self.page, self.results, self.picture("any")):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        for picture in report.pictures:
+            draw_panels(
+                self.picture(picture.name),
+                picture.panels,
+                title=picture.title,
+                x_label=picture.x_label,
+                y_label=picture.y_label,
+            )
+        write_text(self.results, results)
+        write_text(self.page, filled)
+
+
+def fill(page: str, parts: Mapping[str, str], figures: Mapping[str, float], *, source: str) -> str:
+    """Puts Markdown between `<!-- figures: NAME -->` and `<!-- end -->`, each on a line of its own, and single numbers
+    between `<!-- figure: NAME .2f -->` and `<!-- end -->` within a sentence; the rest of the page stays as it is."""
+    blocks, inlines = list(_BLOCK.finditer(page)), list(_INLINE.finditer(page))
+    _check_markers(page, [*blocks, *inlines], source)
+    places = [match["name"] for match in blocks]
+    for name in places:
+        if name not in parts:
+            raise RunError(f"{source}: there are no figures '{name}'{suggest(name, parts)}; remove the marker")
+    for name in parts:
+        if places.count(name) != 1:
+            raise RunError(
+                f"{source}: {places.count(name)} places for the figures '{name}': write <!-- figures: {name} --> and "
+                "<!-- end --> once, where they belong"
+            )
+    for match in inlines:
+        if match["name"] not in figures:
+            hint = suggest(match["name"], figures)
+            raise RunError(f"{source}: there is no figure '{match['name']}'{hint}; mend or remove the marker")
+    page = _BLOCK.sub(lambda match: f"<!-- figures: {match['name']} -->\n{parts[match['name']]}\n{_END}", page)
+    return _INLINE.sub(lambda match: _inline(match, figures), page)
+
+
+def flat_json(figures: Mapping[str, float], about: Mapping[str, str]) -> str:
+    """One JSON object of floats, sorted by name, and of words beneath `about/`; the same figures, the same bytes."""
+    for name, value in figures.items():
+        assert isinstance(value, float), f"{name} is a {type(value).__name__}"
+        assert math.isfinite(value), f"{name} is {value}, which JSON cannot hold"
+    flat: dict[str, float | str] = {name: float(f"{figures[name]:.6g}") for name in sorted(figures)}
+    flat |= {f"about/{name}": words for name, words in about.items()}
+    return json.dumps(flat, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _check_markers(page: str, found: Sequence[re.Match[str]], source: str) -> None:
+    """A marker without an end would swallow the prose up to the next one's."""
+    for match in found:
+        if _OPENING.search(match["old"]):
+            raise RunError(f"{source}: the marker of '{match['name']}' has no end: write <!-- end --> after it")
+    opened, ended = len(_OPENING.findall(page)), page.count(_END)
+    if opened != len(found) or ended != len(found):
+        raise RunError(
+            f"{source}: {opened} markers of figures and {ended} ends, of which {len(found)} pairs can be read: write "
+            "<!-- figures: NAME --> ... <!-- end -->"
+        )
+
+
+def _inline(match: re.Match[str], figures: Mapping[str, float]) -> str:
+    wish = match["format"]
+    value = format(figures[match["name"]], wish or ".2f")
+    return f"<!-- figure: {match['name']}{f' {wish}' if wish else ''} -->{value}{_END}"
