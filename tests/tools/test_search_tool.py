@@ -11,6 +11,8 @@ import pytest
 
 from turnwise.errors import ToolError
 from turnwise.tools import Bm25Index, Passage, search_tool
+from turnwise.tools.retrieval import Hit, Index
+from turnwise.tools.search import Searcher, show_hits
 
 PASSAGES = [
     Passage(id="a", title="Lumen", text="A company founded by Ada Brandt."),
@@ -74,6 +76,79 @@ def test_two_search_tools_search_their_own_index():
     two = search_tool(Bm25Index(PASSAGES[1:2]), k=1)
     assert one("brandt").startswith("[1] Lumen")
     assert two("brandt").startswith("[1] Ada Brandt")
+
+
+class Echo:
+    """An index, unknown to the package, that finds a passage called as the query, and remembers what it was asked."""
+
+    passages = ()
+
+    def __init__(self):
+        self.batches = []
+
+    def query(self, queries, k):
+        self.batches.append((list(queries), k))
+        if "boom" in queries:
+            raise OSError("the index is gone")
+        return [[Hit(passage=Passage(id=query, title=query, text="text"), score=1.0)] for query in queries]
+
+
+def gather(make, *queries):
+    async def main():
+        return await asyncio.gather(*map(make, queries), return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def test_any_index_can_be_searched_and_is_asked_once_for_all_queries_of_a_moment():
+    index = Echo()
+    assert isinstance(index, Index)
+    search = search_tool(index, k=4)
+    results = gather(lambda query: search.call(f'{{"query": "{query}"}}'), "a", "b", "c")
+    assert [result.content for result in results] == ["[1] a: text", "[1] b: text", "[1] c: text"]
+    assert index.batches == [(["a", "b", "c"], 4)]
+    assert search.spec == search_tool(Bm25Index(PASSAGES), k=4).spec, "a model is told the same of every index"
+
+
+def test_a_searcher_gives_the_hits_themselves():
+    index = Echo()
+    found = gather(Searcher(index, 2).find, *map(str, range(65)))
+    assert [hits[0].passage.id for hits in found] == [str(i) for i in range(65)]
+    assert sorted(len(queries) for queries, _ in index.batches) == [1, 64]
+    (hits,) = gather(Searcher(Bm25Index(PASSAGES), 1).find, "norway")
+    assert show_hits(hits) == "[1] Oslo: The capital of Norway, a city."
+    assert show_hits([]) == "No passage matches this query; try other words."
+
+
+def test_an_index_that_fails_is_an_observation_and_the_searcher_stays_usable():
+    index = Echo()
+    search = search_tool(index, k=1)
+    broken = gather(lambda query: search.call(f'{{"query": "{query}"}}'), "a", "boom")
+    assert [(result.ok, result.content) for result in broken] == [
+        (False, "search failed: OSError: the index is gone")
+    ] * 2
+    assert gather(lambda query: search.call(f'{{"query": "{query}"}}'), "a")[0].ok
+
+
+def test_a_search_that_was_cancelled_leaves_the_others_alone():
+    index = Echo()
+    searcher = Searcher(index, 1)
+
+    async def main():
+        leaving, staying = (asyncio.ensure_future(searcher.find(query)) for query in "ab")
+        await asyncio.sleep(0)
+        leaving.cancel()
+        return await staying
+
+    assert asyncio.run(main())[0].passage.id == "b"
+    assert index.batches[-1][0][-1] == "b"
+
+
+def test_what_a_search_shows_is_cut_where_it_is_told_to():
+    found = asyncio.run(search_tool(Bm25Index(PASSAGES), k=1, max_chars=9).call('{"query": "norway"}'))
+    assert found.content == "[1] Oslo:\n[cut: 31 of 40 characters are not shown]"
+    with pytest.raises(ToolError, match="max_chars is 0"):
+        search_tool(Bm25Index(PASSAGES), k=1, max_chars=0)
 
 
 def test_building_is_silent(capfd, caplog):
