@@ -169,11 +169,12 @@ def test_success_is_the_environments_own_verdict_and_not_the_reward(metrics, suc
     assert play(turn([1], [2], opens_row=True, outcome=1.0), metrics=metrics).success is success
 
 
-def test_only_our_own_limits_are_truncation():
+def test_whatever_cuts_an_episode_off_is_truncation():
     assert {reason.name for reason in StopReason if reason.truncated} == {
         "MAX_TURNS",
         "CONTEXT_FULL",
         "TOKEN_BUDGET",
+        "TIME_UP",
         "TIMEOUT",
     }
 

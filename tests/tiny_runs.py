@@ -43,6 +43,9 @@ class Signals(Env):
             return Step(messages=(Message(role="user", content=self._cues[1]),), rewards=paid)
         return Step(rewards=paid, done=True, metrics={"success": float(all(self._right))})
 
+    def state_key(self) -> str:
+        return " ".join(self._cues[: len(self._right) + 1])
+
     def expert(self) -> Message:
         """Knows the words and guesses which: chance is all that can be learnt from it."""
         return Message(role="assistant", content=self._guesses.choice(WORDS))

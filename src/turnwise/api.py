@@ -30,7 +30,7 @@ def train(
         env: An environment, or the name of one.
         model: `small`, a Hugging Face id, a folder, or a .gguf file; or that section of a recipe, as a mapping.
         tasks: Tasks to train and evaluate on, in place of the environment's own.
-        algorithm: ppo, grpo, rloo, reinforce++ or reinforce++-baseline.
+        algorithm: A name in `turnwise.config.ALGORITHMS`: ppo, grpo, rloo, gigpo, dr-grpo, reinforce++ and others.
         steps: Training steps.
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.

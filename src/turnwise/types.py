@@ -95,22 +95,27 @@ class Step:
     rewards: Mapping[str, float] = field(default_factory=dict)
     """What was paid for this move, weights applied, by channel; their sum is the reward."""
     done: bool = False
+    truncated: bool = False
+    """Done by the environment's own clock, though the task could have gone on: not an end, as `done` alone is."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Facts worth a curve that are not paid for, such as `success`; the last value of an episode counts."""
     rewrites: tuple[Message, ...] | None = None
     """The whole conversation as the agent shall read it from now on, in place of appending `messages`."""
 
     def __post_init__(self) -> None:
+        assert self.done or not self.truncated, "a step that its clock cut off is done"
         for name, value in self.rewards.items():
             if not math.isfinite(value):
                 raise RewardError(f"reward '{name}' is {value}: return a finite number from its reward function")
 
 
 class StopReason(StrEnum):
-    """Who ended an episode. Only DONE is the environment's own word; the rest cut it off."""
+    """Who ended an episode. Only DONE is an end of the task itself; the rest cut it off."""
 
     DONE = "done"
     """The environment said so: terminal, nothing to bootstrap."""
+    TIME_UP = "time_up"
+    """The environment's own clock ran out (`Step.truncated`)."""
     MAX_TURNS = "max_turns"
     """The rollout's limit on turns."""
     CONTEXT_FULL = "context_full"
@@ -124,7 +129,7 @@ class StopReason(StrEnum):
 
     @property
     def truncated(self) -> bool:
-        """Cut off by a limit of ours while the task could have gone on: estimators with a critic bootstrap."""
+        """Cut off while the task could have gone on: estimators with a critic bootstrap."""
         return self not in (StopReason.DONE, StopReason.ENV_FAILED)
 
 

@@ -141,6 +141,28 @@ def test_a_call_earns_its_process_reward_and_an_answer_its_outcome():
     assert answered.done
 
 
+def test_a_state_is_what_was_read_and_when_however_it_was_asked_for():
+    async def keys(*messages: Message) -> list[str | None]:
+        env = GuessTheNumber().spawn()
+        await env.reset(env.tasks("train")[0], luck=3)
+        found = [env.state_key()]
+        for message in messages:
+            await env.step(message)
+            found.append(env.state_key())
+        return found
+
+    plain, wordy = (
+        Message(role="assistant", content=words, tool_calls=calls("guess", '{"number": 1}').tool_calls)
+        for words in ("", "Let me try 1.")
+    )
+    other = calls("guess", '{"number": 100}')
+    first, again, different = (asyncio.run(keys(one, plain)) for one in (plain, wordy, other))
+    assert first == again
+    assert first[0] == different[0]
+    assert first[1] != different[1]
+    assert len(set(first)) == 3
+
+
 def test_success_is_the_raw_score_of_the_first_reward_whatever_its_weight():
     (step,) = asyncio.run(play(qa(rewards=[exact_match_reward.weighted(0.2)]), QUESTION, says("<answer>Oslo</answer>")))
     assert step.rewards == {"exact_match": 0.2}

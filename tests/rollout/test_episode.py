@@ -205,6 +205,13 @@ def test_a_tail_that_a_rewrite_would_have_opened_a_row_for_is_left_empty():
     assert (episode.stop, episode.tail_ids) == (StopReason.MAX_TURNS, ())
 
 
+def test_an_environments_own_clock_cuts_an_episode_off_and_does_not_end_the_task():
+    late = Step(messages=(Message(role="user", content="x"),), done=True, truncated=True)
+    episode = play(Watched("a"), Scripted(says("x"), late))
+    assert (episode.stop, len(episode.turns), episode.tail_ids) == (StopReason.TIME_UP, 2, ids("<says>x<asks>"))
+    assert episode.stop.truncated
+
+
 def test_an_episode_that_is_over_has_no_tail():
     assert play(Watched("a"), Scripted(says("x"), Step(done=True))).tail_ids == ()
     failed = play(Watched("a"), Scripted(says("x"), keys=("s0", RuntimeError("no state"))))

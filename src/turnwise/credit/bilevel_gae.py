@@ -10,6 +10,7 @@ the state in which it is chosen; γ' and λ' are `turn_gamma` and `turn_lam`; γ
 Rewards: r_k is what the turn's last token earned, process and outcome rewards alike; r_t what a token before it earned
 (only a KL penalty does), which the turns before see as p_{k+1}, the sum over the next turn. So with γ = λ = γ' = λ' = 1
 every A_t is the return from t on less V(s_t), as in token-level GAE.
+Which token is a turn's last is the agent's own choice, so with λ' < 1 there is a bias even with an exact critic.
 Departures: turns are told by their number and not by nonzero rewards, so a trajectory that earned nothing is one like
 any other; V after the last turn is 0 when the environment ended the episode and the critic's own word when a limit
 of ours cut it off; `whiten` normalises advantages (never targets) over all credited tokens of the batch.

@@ -4,6 +4,7 @@ Invariant: outcome rewards are computed once, when the episode ends; process rew
 earned them; the two have separate names, so nothing is paid under a name that means something else.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
@@ -102,6 +103,17 @@ class ToolEnv(Env):
             opening.insert(0, Message(role="system", content=self._system))
         self._progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
+
+    def state_key(self) -> str | None:
+        """What the agent has read of this task, and after how many turns: how it asked for it is no part of the state."""
+        progress = self._progress
+        if progress is None:
+            return None
+        digest = hashlib.blake2b(f"{progress.task.id}\n{progress.turns}".encode(), digest_size=8)
+        for message in progress.messages:
+            if message.role != "assistant":
+                digest.update(f"\n{message.role}\n{message.content}".encode())
+        return digest.hexdigest()
 
     @property
     def turns_taken(self) -> int:

@@ -117,7 +117,7 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
             step = await env.step(message)
         record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
         record.metrics.update(step.metrics)
-        if step.done:
+        if step.done and not step.truncated:
             return StopReason.DONE
         if budget is not None:
             budget -= len(completion.ids)
@@ -125,6 +125,8 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
         conversation = list(context) if opens_row else [*conversation, *turn.action_ids, *context]
         if not opens_row and len(conversation) <= player.context_limit:
             record.tail_ids = context
+        if step.done:
+            return StopReason.TIME_UP
     return StopReason.MAX_TURNS
 
 

@@ -2,8 +2,9 @@
 
 from turnwise.tools.batched import BatchedTool, batched_tool
 from turnwise.tools.calculator import calculator
+from turnwise.tools.corpus import read_corpus
 from turnwise.tools.running import abandoned_threads
-from turnwise.tools.search import Bm25Index, Hit, Passage, search_tool
+from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, search_tool
 from turnwise.tools.tool import Tool, tool
 from turnwise.tools.toolset import index_tools, run_calls
 
@@ -12,11 +13,14 @@ __all__ = [
     "Bm25Index",
     "Hit",
     "Passage",
+    "Searcher",
     "Tool",
     "abandoned_threads",
     "batched_tool",
     "calculator",
     "index_tools",
+    "open_index",
+    "read_corpus",
     "run_calls",
     "search_tool",
     "tool",
