@@ -14,7 +14,7 @@ def describe_machine() -> dict[str, str]:
     versions = collect_versions()
     return {
         "machine": f"{os.cpu_count()} cores of {_processor()}",
-        "versions": ", ".join(f"{name} {versions[name]}" for name in _NAMED),
+        "versions": ", ".join(f"{name} {versions[name]}" for name in _NAMED if versions[name]),
     }
 
 
