@@ -7,6 +7,7 @@ import pytest
 from rich.text import Text
 
 from turnwise.envs.base import Env
+from turnwise.envs.games.bandit import Bandit
 from turnwise.errors import EnvError
 from turnwise.play import play, play_in_terminal
 from turnwise.types import Message, Step, Task, ToolSpec
@@ -124,6 +125,24 @@ def test_leaving_early_closes_the_episode() -> None:
     assert shown.count("/quit") == 2
     assert "The conversation now reads:\nuser\nAfresh." in shown
     assert shown.endswith("Reward 0")
+
+
+def test_in_a_game_a_line_without_tags_is_the_answer() -> None:
+    env = Bandit(max_actions=3, max_actions_per_turn=2, low="Owl", high="Hawk")
+    reward, shown = play_lines(env, "/help", "Owl || owl", "<think>Dive.</think><answer>Owl</answer>", "never read")
+    assert shown.count("In this game a line without tags is your answer: <think>.</think><answer>...</answer>") == 2
+    assert "\n<think>.</think><answer>Owl || owl</answer>\n" in shown, "what was meant is shown"
+    assert "<think>Dive.</think>" not in shown, "what needs no expansion is not said twice"
+    assert "actions 3, invalid_actions 0" in shown
+    assert 0.3 <= reward <= 0.45
+
+    _, shown = play_lines(Bandit(think=False), "Phoenix")
+    assert "\n<answer>Phoenix</answer>\n" in shown
+
+
+def test_a_line_with_a_tag_goes_to_a_game_as_it_is() -> None:
+    _, shown = play_lines(Bandit(max_actions=2), "<answer>Phoenix</answer>", "/quit")
+    assert "No <think> found." in shown
 
 
 def test_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

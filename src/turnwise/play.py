@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from turnwise.envs.base import Env
+from turnwise.envs.game import TextGame
 from turnwise.errors import EnvError
 from turnwise.render.formats import format_call, parse_text
 from turnwise.types import Json, Message, Step, Task, ToolSpec
@@ -37,8 +38,8 @@ async def play(env: Env, task: Task, luck: int, ask: Ask, show: Show) -> float:
     try:
         for opening in await player.reset(task, luck):
             show(_draw(opening))
-        show(_draw_help(player.tools))
-        while (move := _next_move(ask, show, player.tools)) is not None:
+        show(_draw_help(player))
+        while (move := _next_move(ask, show, player)) is not None:
             step = await player.step(move)
             for name, value in step.rewards.items():
                 paid[name] = paid.get(name, 0.0) + value
@@ -63,7 +64,7 @@ def play_in_terminal(env: Env, task_index: int = 0, split: str = "train", luck: 
     return asyncio.run(play(env, task, luck, lambda: console.input("> "), console.print))
 
 
-def _next_move(ask: Ask, show: Show, tools: Sequence[ToolSpec]) -> Message | None:
+def _next_move(ask: Ask, show: Show, env: Env) -> Message | None:
     """The person's next message, or None when the person leaves."""
     while True:
         try:
@@ -74,17 +75,23 @@ def _next_move(ask: Ask, show: Show, tools: Sequence[ToolSpec]) -> Message | Non
         if command == "/quit":
             return None
         if command == "/help":
-            show(_draw_help(tools))
-        elif command == "/call":
+            show(_draw_help(env))
+        elif line:
             try:
-                text = _expand_call(rest, tools)
+                text = _expand_call(rest, env.tools) if command == "/call" else _expand_answer(line, env)
             except ValueError as error:
                 show(Text(f"/call: {error}", style="red"))
                 continue
-            show(Text(text, style="bold"))
+            if text != line:
+                show(Text(text, style="bold"))
             return parse_text(text)
-        elif line:
-            return parse_text(line)
+
+
+def _expand_answer(line: str, env: Env) -> str:
+    """In a game `Up || Left` is the answer, in the tags that the assistant would write; with a tag in it, all is."""
+    if not isinstance(env, TextGame) or "<" in line:
+        return line
+    return f"{'<think>.</think>' if env.thinks else ''}<answer>{line}</answer>"
 
 
 def _expand_call(shorthand: str, tools: Sequence[ToolSpec]) -> str:
@@ -136,9 +143,11 @@ def _draw(message: Message) -> Text:
     return Text.assemble((who, "cyan"), "\n", (message.content, "dim"))
 
 
-def _draw_help(tools: Sequence[ToolSpec]) -> Text:
+def _draw_help(env: Env) -> Text:
     drawn = Text(_COMMANDS, style="dim italic")
-    for tool in tools:
+    if isinstance(env, TextGame):
+        drawn.append(f"\nIn this game a line without tags is your answer: {_expand_answer('...', env)}")
+    for tool in env.tools:
         drawn.append(f"\n{tool.name}", style="bold not italic")
         drawn.append(f": {tool.description}\n  {json.dumps(tool.parameters, ensure_ascii=False)}")
     return drawn

@@ -65,20 +65,10 @@ def test_frozen_lake_by_hand():
 def test_the_worlds_time_limit_is_told_apart_from_its_end_and_from_ours():
     limited = begin(options=STILL | {"max_episode_steps": 3})
     step = say(limited, "Left || Left || Left || Left")
-    assert (step.done, step.metrics["terminated"], step.metrics["truncated"], step.metrics["actions"]) == (
-        True,
-        0,
-        1,
-        3,
-    )
+    assert (step.done, step.truncated, step.metrics["terminated"], step.metrics["actions"]) == (True, True, 0, 3)
     ours = begin(options=STILL, max_actions=2)
     step = say(ours, "Left || Left || Left")
-    assert (step.done, step.metrics["terminated"], step.metrics["truncated"], step.metrics["actions"]) == (
-        True,
-        0,
-        0,
-        2,
-    )
+    assert (step.done, step.truncated, step.metrics["terminated"], step.metrics["actions"]) == (True, False, 0, 2)
 
 
 def test_the_tasks_seed_makes_the_start_and_luck_the_slips():

@@ -246,7 +246,7 @@ def test_arguments_that_cannot_be_are_refused_in_one_line(arguments, said):
 
 
 def test_a_game_lists_its_own_arguments_and_the_shared_ones_so_a_misspelt_one_finds_its_neighbour():
-    names = ["think", "max_actions_per_turn", "max_actions", "format_penalty", "expert_noise"]
+    names = ["think", "max_actions_per_turn", "max_actions", "format_penalty", "expert_noise", "reasoning", "judge"]
     assert list(inspect.signature(Stairs).parameters) == ["top", *names, "train_tasks", "test_tasks", "seed"]
 
     class Tower(Stairs):

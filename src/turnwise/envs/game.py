@@ -9,15 +9,18 @@ import inspect
 import math
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypedDict, overload
 
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError
 from turnwise.rewards import final_answer
+from turnwise.rewards.judge import Judge, JudgeSettings
+from turnwise.rewards.reasoning import ReasoningRewards, Tally, read_thought
 from turnwise.seeds import derive_seed
-from turnwise.types import Message, Step, Task
+from turnwise.settings import parse_settings
+from turnwise.types import Json, Message, Step, Task
 
 SEPARATOR = "||"
 SPLITS = ("train", "test")
@@ -33,6 +36,8 @@ class Move:
     success: bool = False
     moved: bool = True
     """Whether the state changed; a walk into a wall does not."""
+    truncated: bool = False
+    """Done by a clock of the game's own, though it could have gone on."""
 
 
 class GameOptions(TypedDict, total=False):
@@ -43,6 +48,8 @@ class GameOptions(TypedDict, total=False):
     max_actions: int
     format_penalty: float
     expert_noise: float
+    reasoning: Mapping[str, float] | None
+    judge: Mapping[str, Json] | None
     train_tasks: int
     test_tasks: int
     seed: int
@@ -59,7 +66,12 @@ class _Progress:
     unknown: int = 0
     """Actions that the game does not have, and turns in which none was found."""
     done: bool = False
+    truncated: bool = False
     success: bool = False
+    thought: str = ""
+    """What the turn before thought, and the state it was in: kept only where reasoning is paid."""
+    state: str = ""
+    tally: Tally = field(default_factory=Tally)
 
 
 class TextGame(Env):
@@ -84,6 +96,8 @@ class TextGame(Env):
         max_actions: int = 10,
         format_penalty: float = 0.1,
         expert_noise: float = 0.0,
+        reasoning: Mapping[str, float] | None = None,
+        judge: Mapping[str, Json] | None = None,
         train_tasks: int = 10_000,
         test_tasks: int = 256,
         seed: int = 0,
@@ -96,6 +110,11 @@ class TextGame(Env):
             max_actions: Part of the game: the last one allowed ends the episode.
             format_penalty: What a turn without a single action of the game costs.
             expert_noise: The share of the expert's turns that play random actions, for demonstrations of mixed quality.
+            reasoning: What a turn's thought can earn, by channel: `{"truth": 0.1, "consistency": 0.05, "repetition":
+                0.05, "judge": 0.1}`; `rewards.reasoning` says what they mean. Every turn with an action is paid, so
+                keep their sum times `max_actions` below what winning pays, or walking about becomes the better game.
+            judge: The language model behind the channel `judge`: `{"url": "http://127.0.0.1:8000/v1", "model": "..."}`
+                and what else `JudgeSettings` has.
             train_tasks: How many levels there are to train on.
             test_tasks: How many others there are to test on.
             seed: Another seed makes other levels.
@@ -119,6 +138,7 @@ class TextGame(Env):
         self._expert_noise = expert_noise
         self._sizes = dict(zip(SPLITS, (train_tasks, test_tasks), strict=True))
         self._seed = seed
+        self._reasoning = self._read_reasoning(reasoning, judge)
         self._progress: _Progress | None = None
 
     def __init_subclass__(cls) -> None:
@@ -182,6 +202,11 @@ class TextGame(Env):
         """How many actions the episode still allows."""
         return self._max_actions - (self._progress.actions if self._progress else 0)
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the agent must think before it answers."""
+        return self._think
+
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._sizes:
             raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(SPLITS)}")
@@ -199,12 +224,20 @@ class TextGame(Env):
         progress = self._live()
         progress.turns += 1
         actions, remarks = self._read(message, progress)
+        # First, because a thought is about the state that was shown, not the one it leads to.
+        earned = await self._pay_thought(message.thinking, actions, progress) if self._reasoning else {}
         rewards = {
             "game": self._play(actions, progress),
             "format": 0.0 if actions else -self._format_penalty,
+            **earned,
         }
         seen = Message(role="user", content="\n".join((*remarks, self.show())))
-        return Step(messages=(seen,), rewards=rewards, done=progress.done, metrics=_counts(progress) | self.metrics())
+        metrics = _counts(progress) | self.metrics()
+        if self._reasoning:
+            metrics |= self._count_thoughts(progress)
+        return Step(
+            messages=(seen,), rewards=rewards, done=progress.done, truncated=progress.truncated, metrics=metrics
+        )
 
     def expert(self) -> Message:
         """The solver's move, as many actions as a turn allows; a share `expert_noise` of the turns plays at random."""
@@ -216,7 +249,10 @@ class TextGame(Env):
         if not actions:
             actions = [self.wander(rng) for _ in range(rng.randint(1, room))]
         answer = f"<answer>{f' {SEPARATOR} '.join(actions)}</answer>"
-        return Message(role="assistant", content=answer, thinking=self.explain() if self._think else "")
+        thinking = self.explain() if self._think else ""
+        if self._reasoning and "consistency" in self._reasoning.weights:
+            thinking += f" Plan: {', '.join(actions)}."
+        return Message(role="assistant", content=answer, thinking=thinking)
 
     def fork(self) -> Self:
         twin = copy.copy(self)
@@ -234,6 +270,41 @@ class TextGame(Env):
             return f"Reply: {reply}"
         per_turn = self._max_actions_per_turn if several else "one"
         return f"Reply: {reply}\nAt most {per_turn} a turn, {self._max_actions} in all."
+
+    def _read_reasoning(
+        self, weights: Mapping[str, float] | None, judge: Mapping[str, Json] | None
+    ) -> ReasoningRewards | None:
+        """The rewards for reasoning, if any; refuses those that this game has no way to check."""
+        if not weights and not judge:
+            return None
+        asked = dict(weights or {})
+        judged = Judge(parse_settings(JudgeSettings, judge, source="judge")) if judge else None
+        rewards = ReasoningRewards(asked, judged)
+        name = type(self).__name__
+        if not self._think:
+            raise EnvError("reasoning is paid, but think is off; set think to true, or remove reasoning")
+        if "truth" in asked and type(self).facts is TextGame.facts:
+            raise EnvError(f"{name} states no facts, so reasoning cannot pay 'truth'; remove it, or write facts()")
+        if "consistency" in asked and type(self).legal is not TextGame.legal:
+            raise EnvError(f"{name} has no fixed list of actions, so reasoning cannot pay 'consistency'; remove it")
+        return rewards
+
+    async def _pay_thought(self, text: str, actions: Sequence[str], progress: _Progress) -> dict[str, float]:
+        """What a turn's reasoning earns, by channel."""
+        assert self._reasoning is not None, "asked only where reasoning is paid"
+        state = self.state_key()
+        before = "" if state == progress.state else progress.thought
+        progress.state, progress.thought = state, text
+        thought = read_thought(text, facts=self.facts(), actions=actions, known=self.actions, before=before)
+        scores = await self._reasoning.score(thought, text, self.show())
+        progress.tally = progress.tally.add(scores)
+        return self._reasoning.pay(scores)
+
+    def _count_thoughts(self, progress: _Progress) -> dict[str, float]:
+        """Raw scores so far, by channel, and how often the judge was silent."""
+        assert self._reasoning is not None, "asked only where reasoning is paid"
+        silent = {"judge_silent": float(progress.tally.silent)} if self._reasoning.judge else {}
+        return progress.tally.means() | silent
 
     def _live(self) -> _Progress:
         progress = self._progress
@@ -274,6 +345,7 @@ class TextGame(Env):
             progress.actions += 1
             progress.moved += move.moved
             progress.success = move.success
+            progress.truncated = move.truncated
             progress.done = move.done or progress.actions == self._max_actions
             if progress.done:
                 break

@@ -135,7 +135,8 @@ class GymnasiumGame(TextGame):
         done = self._terminated or self._truncated
         won = done and (self._sum > 0 if self._threshold is None else self._sum >= self._threshold)
         moved = describe(before, "") != describe(self._seen, "")
-        return Move(reward=float(reward), done=done, success=won, moved=moved)
+        cut_off = self._truncated and not self._terminated
+        return Move(reward=float(reward), done=done, success=won, moved=moved, truncated=cut_off)
 
     def plan(self) -> list[str]:
         policy = solve_table(self._id, self._options)

@@ -105,7 +105,7 @@ class ToolEnv(Env):
         return tuple(opening)
 
     def state_key(self) -> str | None:
-        """What the agent has read of this task, and after how many turns: how it asked for it is no part of the state."""
+        """Names what the agent has read of this task, and after how many turns; how it asked is no part of it."""
         progress = self._progress
         if progress is None:
             return None

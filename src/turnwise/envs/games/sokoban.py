@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Unpack
 
-from turnwise.envs.game import SPLITS, GameOptions, Move, TextGame, check_count
+from turnwise.envs.game import SPLITS, GameOptions, Move, TextGame, check_count, of_same_split
 from turnwise.envs.games.sokoban_generator import LevelRecipe, generate_level
 from turnwise.envs.games.sokoban_levels import Level, cells_of, offsets, parse_level, read_levels
 from turnwise.envs.games.sokoban_solver import Verdict, solve
 from turnwise.errors import EnvError
+from turnwise.seeds import derive_seed
 from turnwise.types import Task
 
 STEP, BOX, SOLVED = -0.1, 1.0, 10.0
@@ -22,6 +23,7 @@ _BUMP = Move(reward=STEP, moved=False)
 _WALK = Move(reward=STEP)
 _TEST_EVERY = 5
 """One level in so many of a file is for testing."""
+_MOST_REDRAWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +266,17 @@ def _split_levels(levels: str, test_levels: str | None) -> dict[str, Sequence[Le
 
 @lru_cache(maxsize=4096)
 def _make_level(recipe: LevelRecipe, seed: int) -> Level:
-    """Kept, because the members of a group begin at the same level."""
-    return generate_level(recipe, seed)
+    """The level of a task's seed, drawn again until it belongs to the task's split.
+
+    No level is both trained and tested on, unless the recipe allows so few that one split would have none. Kept,
+    because the members of a group begin at the same level.
+    """
+    level = generate_level(recipe, seed)
+    for redraw in range(1, _MOST_REDRAWS):
+        if of_same_split(seed, level.text):
+            break
+        level = generate_level(recipe, derive_seed(seed, "redraw", redraw))
+    return level
 
 
 @lru_cache(maxsize=4096)
