@@ -22,6 +22,7 @@ from turnwise.tools.spelling import suggest
 
 BUILT_IN = {
     "encyclopedia": "turnwise.envs.encyclopedia:Encyclopedia",
+    "search_qa": "turnwise.envs.question_answering:SearchQA",
     "bandit": "turnwise.envs.games.bandit:Bandit",
     "frozen_lake": "turnwise.envs.games.frozen_lake:FrozenLake",
     "sokoban": "turnwise.envs.games.sokoban:Sokoban",

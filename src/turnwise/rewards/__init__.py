@@ -1,6 +1,8 @@
 """Rewards: what an answer is worth, by name, and how answers are compared."""
 
 from turnwise.rewards.answers import exact_match, f1, final_answer, normalise_answer
+from turnwise.rewards.named import choose_rewards
+from turnwise.rewards.retrieval import GoldPassages
 from turnwise.rewards.reward import (
     Episode,
     Reward,
@@ -8,13 +10,16 @@ from turnwise.rewards.reward import (
     f1_reward,
     finite,
     format_gated_exact_match,
+    format_gated_f1,
     format_reward,
     reward,
 )
 
 __all__ = [
     "Episode",
+    "GoldPassages",
     "Reward",
+    "choose_rewards",
     "exact_match",
     "exact_match_reward",
     "f1",
@@ -22,6 +27,7 @@ __all__ = [
     "final_answer",
     "finite",
     "format_gated_exact_match",
+    "format_gated_f1",
     "format_reward",
     "normalise_answer",
     "reward",

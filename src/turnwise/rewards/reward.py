@@ -121,8 +121,18 @@ def format_reward(episode: Episode) -> float:
 @reward(name="format_gated_exact_match")
 def format_gated_exact_match(episode: Episode) -> float:
     """Agent-R1's rule (arXiv 2511.14460): exact match when the format is right, else format score − 1."""
+    return _gated(exact_match_reward, episode)
+
+
+@reward(name="format_gated_f1")
+def format_gated_f1(episode: Episode) -> float:
+    """The same gate before the overlap of words: F1 when the format is right, else format score − 1."""
+    return _gated(f1_reward, episode)
+
+
+def _gated(outcome: Reward, episode: Episode) -> float:
     score = format_reward.score(episode)
-    return exact_match_reward.score(episode) if score == 1.0 else score - 1.0
+    return outcome.score(episode) if score == 1.0 else score - 1.0
 
 
 def _predicted(episode: Episode) -> str | None:
