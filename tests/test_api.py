@@ -113,7 +113,7 @@ def test_an_episode_need_not_end_by_itself(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
-        ({"algorithm": "grop"}, ConfigError, "algorithm: 'grop' is unknown; there are ppo, grpo"),
+        ({"algorithm": "grop"}, ConfigError, "algorithm: 'grop' is unknown .did you mean 'grpo'.*; there are ppo, "),
         ({"rolout": {"tasks": 2}}, ConfigError, "rolout: unknown key .* did you mean 'rollout'"),
         ({"rollout": {"taks": 2}}, ConfigError, "rollout.taks: unknown key .* did you mean 'tasks'"),
         ({"env": "encyclopaedia"}, ConfigError, "did you mean 'encyclopedia'"),

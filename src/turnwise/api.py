@@ -8,6 +8,7 @@ from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.runs import Display, RunDirectory
 from turnwise.settings import parse_settings
+from turnwise.tools.spelling import suggest
 from turnwise.trainer import run_training
 from turnwise.types import Task
 
@@ -38,7 +39,9 @@ def train(
         sections: Further sections of a recipe: `rollout={"tasks": 16}`, `learner={"optimizer": {"lr": 1e-5}}`.
     """
     if algorithm not in ALGORITHMS:
-        raise ConfigError(f"algorithm: '{algorithm}' is unknown; there are {', '.join(ALGORITHMS)}")
+        raise ConfigError(
+            f"algorithm: '{algorithm}' is unknown{suggest(algorithm, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}"
+        )
     if not isinstance(env, Env | str):
         raise ConfigError(f"env: {env!r} is neither an environment nor the name of one; if it is a class, call it")
     named = env if isinstance(env, str) else f"{type(env).__module__}:{type(env).__qualname__}"

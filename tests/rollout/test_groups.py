@@ -254,6 +254,7 @@ def test_a_summary_by_hand():
         "rollout/stop_context_full": 0,
         "rollout/stop_token_budget": 0,
         "rollout/stop_timeout": 0,
+        "rollout/stop_time_up": 0,
         "reward/found": pytest.approx(0.5 / 3),
         "reward/win": pytest.approx(2 / 3),
         "env/success": pytest.approx(2 / 3),
