@@ -25,7 +25,21 @@ LAYERS = (
     ("learner",),
     ("runs",),
     ("oracle",),
-    ("evaluate", "sft", "baselines", "config", "assemble", "trainer", "play", "demo", "bench", "serve", "api", "cli"),
+    (
+        "agents",
+        "evaluate",
+        "sft",
+        "baselines",
+        "config",
+        "assemble",
+        "trainer",
+        "play",
+        "demo",
+        "bench",
+        "serve",
+        "api",
+        "cli",
+    ),
 )
 TORCH_WHEN_USED = ("turnwise.tools.encoders", "turnwise.tools.nearest")
 """Dense search is a tool and needs torch; nothing imports these two before an index of that kind is opened."""

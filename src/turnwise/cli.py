@@ -78,10 +78,19 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
     train.set_defaults(command=_train)
 
-    evaluate = commands.add_parser("eval", help="evaluate a run's newest checkpoint, or a recipe's model as it comes")
-    evaluate.add_argument("what", help="the folder of a run, or a recipe")
+    evaluate = commands.add_parser("eval", help="evaluate a run, a checkpoint, any model, or one behind an API")
+    evaluate.add_argument("what", help="the folder of a run or of one of its checkpoints, or a recipe")
     evaluate.add_argument("overrides", nargs="*", metavar="a.b=c", help="such as evaluate.tasks=1000")
+    evaluate.add_argument("--model", metavar="NAME", help="a folder or a model on the hub, in place of the recipe's")
+    evaluate.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model plays instead")
+    evaluate.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
+    evaluate.add_argument("--key-env", metavar="VARIABLE", help="the environment variable with the endpoint's key")
+    evaluate.add_argument(
+        "--api", action="append", default=[], metavar="a=b", help="such as concurrency=4 or options.seed=null"
+    )
     evaluate.add_argument("--save", metavar="FILE", help="write the trajectories behind the figures to a Parquet file")
+    evaluate.add_argument("--questions", metavar="FILE", help="write what was answered to each task, as JSON lines")
+    evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
     evaluate.set_defaults(command=_evaluate)
 
     play = commands.add_parser("play", help="play an environment yourself")
@@ -140,30 +149,22 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from turnwise.assemble import assemble
-    from turnwise.config import load_config, load_run_config
-    from turnwise.evaluate import evaluate
-    from turnwise.runs import make_display, write_trajectories
+    from turnwise.evaluate.command import load_target, read_endpoint, run_evaluation
+    from turnwise.evaluate.report import show_evaluation, to_json
+    from turnwise.runs import make_display
 
-    folder = Path(options.what)
-    load = load_run_config if folder.is_dir() else load_config
-    config = load(folder, options.overrides)
-    parts = assemble(config)
-    with make_display() as display:
-        display.stage("evaluation", 0)
-        result = asyncio.run(
-            evaluate(
-                parts.player(config, config.evaluate),
-                parts.env,
-                parts.test_tasks,
-                responses=config.evaluate.responses,
-                seed=config.seed,
-                progress=lambda done, total: display.progress(done, total, "episodes"),
-            )
-        )
-    if options.save:
-        write_trajectories(Path(options.save), 0, result.groups, None, parts.render.decode)
-    _say(f"{config.model.name}: {result}")
+    endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
+    if endpoint and options.model:
+        raise ConfigError("--model and --endpoint both say who plays: give one of them")
+    config = load_target(options.what, options.overrides, model=options.model, local=endpoint is None)
+    with make_display(Console(stderr=options.json)) as display:
+        result = run_evaluation(config, display, endpoint=endpoint, save=options.save, questions=options.questions)
+    name, asked = endpoint.model if endpoint else config.model.name, config.evaluate
+    if options.json:
+        about = {"model": name, "env": config.env.name, "split": asked.split, "temperature": asked.temperature}
+        _say(to_json(result, {**about, "responses": asked.responses, "seed": config.seed}))
+    else:
+        show_evaluation(Console(), name, result)
     return 0
 
 

@@ -15,16 +15,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from turnwise.errors import ToolError
+from turnwise.tools.http import Reply, TooLongError, post, read_address
 from turnwise.tools.retrieval import Hit, Passage, SearchDownError, check_k, read_contents, title_from
 from turnwise.tools.running import TimedOutError, run_in_thread
 
 _logger = logging.getLogger(__name__)
 _LONGEST_WAIT = 8.0
 _MOST_BYTES = 64 * 2**20
-_WORTH_ASKING_AGAIN = (408, 425, 429)
 
 
 class _NoAnswerError(Exception):
@@ -95,26 +95,16 @@ class HttpIndex:
     def _ask(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         with self._lock:
             self.requests += 1
-        body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True})
-        status, answer = self._post(body.encode("utf-8", "replace"))
-        if status >= 500 or status in _WORTH_ASKING_AGAIN:
-            raise ConnectionError(f"it answered with status {status}{_quote(answer)}")
-        if status != 200:
-            raise _NoAnswerError(f"it answered with status {status}{_quote(answer)}")
-        return _read_answer(answer, len(queries), k)
-
-    def _post(self, body: bytes) -> tuple[int, bytes]:
-        secure = self._url.scheme == "https"
-        make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = make(str(self._url.hostname), self._url.port, timeout=self._timeout)
-        deadline = time.monotonic() + self._timeout
+        body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode("utf-8", "replace")
         try:
-            path = self._url.path + (f"?{self._url.query}" if self._url.query else "")
-            connection.request("POST", path, body, {"Content-Type": "application/json", "Connection": "close"})
-            response = connection.getresponse()
-            return response.status, _read_until(response, deadline)
-        finally:
-            connection.close()
+            reply = post(self._url, body, timeout=self._timeout, most_bytes=_MOST_BYTES)
+        except TooLongError as error:
+            raise _NoAnswerError(str(error)) from error
+        if reply.may_pass:
+            raise ConnectionError(f"it answered with status {reply.status}{reply.quote()}")
+        if reply.status != 200:
+            raise _NoAnswerError(f"it answered with status {reply.status}{reply.quote()}")
+        return _read_answer(reply, len(queries), k)
 
     def _note_answer(self) -> None:
         if self._down:
@@ -131,37 +121,17 @@ class HttpIndex:
 
 
 def _read_url(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    try:
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
+    parts = read_address(url)
+    if parts is None:
         raise ToolError(f"'{url}' is not the address of a search service; write e.g. http://127.0.0.1:8000")
     return parts if parts.path.strip("/") else parts._replace(path="/retrieve")
 
 
-def _read_until(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body; the timeout of a connection counts from byte to byte, which a slow server can go on with for ever."""
-    chunks: list[bytes] = []
-    size = 0
-    while chunk := response.read1(2**16):
-        chunks.append(chunk)
-        size += len(chunk)
-        if time.monotonic() > deadline:
-            raise TimeoutError("it was still answering when the time was up")
-        if size > _MOST_BYTES:
-            raise _NoAnswerError(f"its answer is longer than {_MOST_BYTES} bytes")
-    if response.length:
-        raise ConnectionError("it closed the connection before its answer was complete")
-    return b"".join(chunks)
-
-
-def _read_answer(answer: bytes, queries: int, k: int) -> list[list[Hit]]:
+def _read_answer(reply: Reply, queries: int, k: int) -> list[list[Hit]]:
     try:
-        data = json.loads(answer)
+        data = json.loads(reply.body)
     except ValueError:
-        raise _NoAnswerError(f"its answer is not JSON{_quote(answer)}") from None
+        raise _NoAnswerError(f"its answer is not JSON{reply.quote()}") from None
     result = data.get("result") if isinstance(data, Mapping) else None
     if not isinstance(result, list) or len(result) != queries or not all(isinstance(hits, list) for hits in result):
         raise _NoAnswerError(f"its answer has no 'result' with a list for each of the {queries} queries")
@@ -185,8 +155,3 @@ def _read_hit(entry: object, rank: int) -> Hit:
         raise _NoAnswerError(f"it gave a score that is not a number: {json.dumps(score)[:40]}")
     passage = Passage(id=str(document.get("id", "")), title=title or title_from(text), text=text)
     return Hit(passage=passage, score=float(score))
-
-
-def _quote(answer: bytes) -> str:
-    said = " ".join(answer[:200].decode("utf-8", "replace").split())
-    return f": {said[:120]}" if said else ""

@@ -1,0 +1,193 @@
+"""One episode, or many, played by a model behind an API: the rollout's conversation, without tokens.
+
+Invariant: turns, seconds and scoring are as in a rollout; limits in tokens other than a turn's cannot be kept where
+there are none. Time that the endpoint lost by being busy or broken is not the agent's, and an episode that the endpoint
+ends is failed, never wrong.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from turnwise.agents.chat import write_message
+from turnwise.agents.endpoint import ContextFullError, Endpoint, EndpointDownError
+from turnwise.agents.response import Response, TaskResult, read_answer
+from turnwise.envs.base import Env
+from turnwise.errors import EnvError, TurnwiseError
+from turnwise.rollout import Decoding, Limits
+from turnwise.seeds import derive_seed
+from turnwise.types import Json, Message, StopReason, Task
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPlayer:
+    """Who plays, and by which rules: an endpoint, decoding and limits."""
+
+    endpoint: Endpoint
+    limits: Limits = field(default_factory=Limits)
+    decoding: Decoding = field(default_factory=Decoding)
+
+    def request(self, messages: Sequence[Message], env: Env, seed: int) -> dict[str, Json]:
+        """One turn's request: only what the recipe asks for, since servers refuse what they do not know."""
+        asked: dict[str, Json] = {
+            "messages": [write_message(message) for message in messages],
+            "temperature": self.decoding.temperature,
+            "max_tokens": self.limits.turn_tokens,
+            "seed": seed % 2**31,
+        }
+        if env.tools:
+            asked["tools"] = [spec.to_openai() for spec in env.tools]
+        if self.decoding.top_p < 1:
+            asked["top_p"] = self.decoding.top_p
+        if self.decoding.top_k > 0:
+            asked["top_k"] = self.decoding.top_k
+        return asked
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """What has happened so far: it outlives whatever cuts the conversation off."""
+
+    turns: int = 0
+    last: Message | None = None
+    """The agent's latest."""
+    said: list[Message] = field(default_factory=list)
+    rewards: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class _FailedError(Exception):
+    """Environment or endpoint broke; carries the words for `Response.failure`."""
+
+
+async def play_tasks(
+    player: ApiPlayer,
+    env: Env,
+    tasks: Sequence[Task],
+    *,
+    responses: int,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[TaskResult]:
+    """Plays every task `responses` times, with the luck that a rollout of the same seed has."""
+    places = asyncio.Semaphore(player.endpoint.settings.concurrency)
+    total, finished = len(tasks) * responses, 0
+
+    async def play(index: int, member: int) -> Response:
+        nonlocal finished
+        async with places:
+            luck = derive_seed(seed, "luck", index, member)
+            response = await play_episode(player, env.spawn(), tasks[index], luck=luck)
+        finished += 1
+        progress(finished, total)
+        return response
+
+    plays = [asyncio.create_task(play(index, member)) for index in range(len(tasks)) for member in range(responses)]
+    try:
+        played = await asyncio.gather(*plays)
+    finally:
+        for one in plays:
+            one.cancel()
+    _report_failures(played)
+    return [
+        TaskResult(task=task, responses=tuple(played[place * responses : (place + 1) * responses]))
+        for place, task in enumerate(tasks)
+    ]
+
+
+async def play_episode(player: ApiPlayer, env: Env, task: Task, *, luck: int) -> Response:
+    """Plays one episode on `env`, an instance spawned for it."""
+    started = time.monotonic()
+    record = _Record()
+    failure = ""
+    try:
+        async with asyncio.timeout(player.limits.seconds) as clock:
+            stop = await _converse(player, env, task, luck, record, clock)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        stop = StopReason.TIMEOUT
+    except _FailedError as error:
+        stop, failure = StopReason.ENV_FAILED, str(error)
+    finally:
+        left_open = await _close(env)
+    return Response(
+        stop=stop,
+        turns=record.turns,
+        answer=None if record.last is None else read_answer(record.last),
+        rewards=record.rewards,
+        metrics=record.metrics,
+        seconds=time.monotonic() - started,
+        failure=failure or left_open,
+        messages=tuple(record.said),
+    )
+
+
+async def _converse(
+    player: ApiPlayer, env: Env, task: Task, luck: int, record: _Record, clock: asyncio.Timeout
+) -> StopReason:
+    """Records turns until somebody ends the episode, and says who."""
+    with _boundary("reset"):
+        conversation = list(await env.reset(task, luck))
+    record.said += conversation
+    for number in range(player.limits.max_turns):
+        request = player.request(conversation, env, derive_seed(luck, "turn", number))
+        try:
+            message = await player.endpoint.complete(request, turn=number, lose=lambda lost: _give_back(clock, lost))
+        except ContextFullError as error:
+            if number == 0:  # not what the agent has read, but what it is asked to read and write
+                raise _FailedError(f"endpoint: {error}") from error
+            return StopReason.CONTEXT_FULL
+        except EndpointDownError as error:
+            raise _FailedError(f"endpoint: {error}") from error
+        record.turns, record.last = record.turns + 1, message
+        record.said.append(message)
+        with _boundary("step"):
+            step = await env.step(message)
+        for channel, value in step.rewards.items():
+            record.rewards[channel] = record.rewards.get(channel, 0.0) + value
+        record.metrics.update(step.metrics)
+        record.said += step.messages
+        if step.done:
+            return StopReason.TIME_UP if step.truncated else StopReason.DONE
+        conversation = [*conversation, message, *step.messages] if step.rewrites is None else list(step.rewrites)
+    return StopReason.MAX_TURNS
+
+
+def _give_back(clock: asyncio.Timeout, seconds: float) -> None:
+    if (when := clock.when()) is not None:
+        clock.reschedule(when + seconds)
+
+
+async def _close(env: Env) -> str:
+    """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
+    try:
+        with _boundary("close"):
+            await env.close()
+    except _FailedError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def _boundary(where: str) -> Iterator[None]:
+    """Environment code may break without ending the evaluation; a user's mistake that one line explains passes."""
+    try:
+        yield
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise _FailedError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _report_failures(played: Sequence[Response]) -> None:
+    failed = [response for response in played if response.failed]
+    if failed and len(failed) == len(played):
+        raise EnvError(f"every episode failed, the first in {failed[0].failure}")
+    if failed:
+        _logger.warning("%d of %d episodes failed, the first in %s", len(failed), len(played), failed[0].failure)
