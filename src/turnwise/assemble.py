@@ -14,6 +14,7 @@ from turnwise.engines.local import LocalEngine
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
 from turnwise.errors import EnvError, TurnwiseError
+from turnwise.evaluate.evaluation import choose_fields
 from turnwise.learner.models import LoadedModel, load_model, require_context
 from turnwise.render import ChatRender, format_message, make_render
 from turnwise.rollout import Decoding, Player
@@ -49,6 +50,7 @@ def assemble(config: Config, *, env: Env | None = None, tasks: Sequence[Task] | 
     test_tasks = env.tasks(config.evaluate.split) if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     _require_tasks(test_tasks, config.evaluate.split)
+    choose_fields(test_tasks[: config.evaluate.tasks], config.evaluate.by)
     asyncio.run(_rehearse(env.spawn(), train_tasks[0]))
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)

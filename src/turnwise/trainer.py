@@ -207,6 +207,7 @@ class Trainer:
             self.parts.test_tasks,
             responses=settings.responses,
             seed=self._seed("evaluate"),
+            by=settings.by,
             progress=self._progress(f"evaluation after step {step}"),
         )
         self.metrics.write(step, stage, result.metrics())

@@ -104,3 +104,13 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_litter(tmp_path: Path)
         write_half()
     assert (tmp_path / "a.txt").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_what_a_killed_process_left_half_written_is_swept_when_its_run_goes_on(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", "steps: 1\n")
+    half = run.trajectories / ".train-000001.parquet.4242.tmp"
+    half.write_bytes(b"PAR1")
+    whole = run.trajectory_file("train", 1)
+    whole.write_bytes(b"PAR1PAR1")
+    RunDirectory.create(tmp_path / "run", "steps: 1\n", resume=True)
+    assert list(run.trajectories.iterdir()) == [whole]

@@ -8,16 +8,16 @@ ends is failed, never wrong.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.agents.chat import write_message
 from turnwise.agents.endpoint import ContextFullError, Endpoint, EndpointDownError
 from turnwise.agents.response import Response, TaskResult, read_answer
 from turnwise.envs.base import Env
-from turnwise.errors import EnvError, TurnwiseError
+from turnwise.errors import EnvError
 from turnwise.rollout import Decoding, Limits
+from turnwise.rollout.boundary import EpisodeFailure, boundary, close_env
 from turnwise.seeds import derive_seed
 from turnwise.types import Json, Message, StopReason, Task
 
@@ -59,10 +59,6 @@ class _Record:
     said: list[Message] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-
-
-class _FailedError(Exception):
-    """Environment or endpoint broke; carries the words for `Response.failure`."""
 
 
 async def play_tasks(
@@ -112,10 +108,10 @@ async def play_episode(player: ApiPlayer, env: Env, task: Task, *, luck: int) ->
         if not clock.expired():
             raise
         stop = StopReason.TIMEOUT
-    except _FailedError as error:
+    except EpisodeFailure as error:
         stop, failure = StopReason.ENV_FAILED, str(error)
     finally:
-        left_open = await _close(env)
+        left_open = await close_env(env)
     return Response(
         stop=stop,
         turns=record.turns,
@@ -132,7 +128,7 @@ async def _converse(
     player: ApiPlayer, env: Env, task: Task, luck: int, record: _Record, clock: asyncio.Timeout
 ) -> StopReason:
     """Records turns until somebody ends the episode, and says who."""
-    with _boundary("reset"):
+    with boundary("reset"):
         conversation = list(await env.reset(task, luck))
     record.said += conversation
     for number in range(player.limits.max_turns):
@@ -141,13 +137,13 @@ async def _converse(
             message = await player.endpoint.complete(request, turn=number, lose=lambda lost: _give_back(clock, lost))
         except ContextFullError as error:
             if number == 0:  # not what the agent has read, but what it is asked to read and write
-                raise _FailedError(f"endpoint: {error}") from error
+                raise EpisodeFailure(f"endpoint: {error}") from error
             return StopReason.CONTEXT_FULL
         except EndpointDownError as error:
-            raise _FailedError(f"endpoint: {error}") from error
+            raise EpisodeFailure(f"endpoint: {error}") from error
         record.turns, record.last = record.turns + 1, message
         record.said.append(message)
-        with _boundary("step"):
+        with boundary("step"):
             step = await env.step(message)
         for channel, value in step.rewards.items():
             record.rewards[channel] = record.rewards.get(channel, 0.0) + value
@@ -162,27 +158,6 @@ async def _converse(
 def _give_back(clock: asyncio.Timeout, seconds: float) -> None:
     if (when := clock.when()) is not None:
         clock.reschedule(when + seconds)
-
-
-async def _close(env: Env) -> str:
-    """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
-    try:
-        with _boundary("close"):
-            await env.close()
-    except _FailedError as error:
-        return str(error)
-    return ""
-
-
-@contextmanager
-def _boundary(where: str) -> Iterator[None]:
-    """Environment code may break without ending the evaluation; a user's mistake that one line explains passes."""
-    try:
-        yield
-    except TurnwiseError:
-        raise
-    except Exception as error:
-        raise _FailedError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def _report_failures(played: Sequence[Response]) -> None:

@@ -18,7 +18,7 @@ from turnwise.rewards import exact_match_reward
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
 from turnwise.tools.search import Bm25Index
-from turnwise.types import Message, Task, ToolCall
+from turnwise.types import Json, Message, Task, ToolCall
 
 SYSTEM = "Answer the question in <answer> tags. Look things up with search."
 WORLDS = {"train": 256, "test": 32}
@@ -81,12 +81,13 @@ class Encyclopedia(ToolEnv):
         seed = derive_seed("encyclopedia", split, place % WORLDS[split])
         rng = random.Random(derive_seed(seed, place))
         question = ask(make_world(seed, self._people), rng, rng.choice(self._hops))
-        data = {
+        data: dict[str, Json] = {
             "question": question.text,
             "answers": [question.answer],
             "subject": question.subject,
             "chain": list(question.chain),
             "met": list(question.met),
+            "hops": len(question.chain),
         }
         return Task(id=f"{split}-{place}", seed=seed, data=data)
 

@@ -7,14 +7,12 @@ sampled so far is in it, with the reason it stopped.
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from turnwise.engines.base import Engine
 from turnwise.envs.base import Env
-from turnwise.errors import TurnwiseError
 from turnwise.render.base import Render
+from turnwise.rollout.boundary import EpisodeFailure, boundary, close_env
 from turnwise.rollout.limits import Decoding, Limits
 from turnwise.seeds import derive_seed
 from turnwise.types import Step, StopReason, Task, Trajectory, Turn
@@ -46,10 +44,6 @@ class _Record:
     """What the agent reads next, in the row it is in: known between a step and the next move, and empty otherwise."""
 
 
-class _EnvFailure(Exception):
-    """Environment code broke; carries the words for `Trajectory.failure`."""
-
-
 async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it."""
     started = time.monotonic()
@@ -62,11 +56,11 @@ async def run_episode(player: Player, env: Env, task: Task, *, luck: int, sessio
         if not clock.expired():
             raise
         stop = StopReason.TIMEOUT
-    except _EnvFailure as error:
+    except EpisodeFailure as error:
         stop, failure = StopReason.ENV_FAILED, str(error)
     finally:
         await player.engine.end(session)
-        left_open = await _close(env)
+        left_open = await close_env(env)
     return Trajectory(
         task=task,
         turns=tuple(record.turns),
@@ -82,7 +76,7 @@ async def run_episode(player: Player, env: Env, task: Task, *, luck: int, sessio
 async def _converse(player: Player, env: Env, task: Task, luck: int, session: str, record: _Record) -> StopReason:
     """Records turns until somebody ends the episode, and says who."""
     render, limits = player.render, player.limits
-    with _boundary("reset"):
+    with boundary("reset"):
         messages = await env.reset(task, luck)
     context, opens_row = render.start(messages, env.tools), True
     conversation = list(context)
@@ -98,7 +92,7 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
             stop_ids=render.stop_ids,
             seed=derive_seed(luck, "turn", number),
         )
-        with _boundary("state_key"):
+        with boundary("state_key"):
             state_key = env.state_key()
         completion = await player.engine.generate(session, conversation, sampling)
         turn = Turn(
@@ -113,7 +107,7 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
         record.turns.append(turn)
         record.tail_ids = ()
         message = render.parse(completion.ids)
-        with _boundary("step"):
+        with boundary("step"):
             step = await env.step(message)
         record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
         record.metrics.update(step.metrics)
@@ -135,27 +129,3 @@ def _next_context(render: Render, env: Env, turn: Turn, step: Step) -> tuple[tup
     if step.rewrites is not None:
         return render.start(step.rewrites, env.tools), True
     return render.extend(turn.action_ids, step.messages), False
-
-
-async def _close(env: Env) -> str:
-    """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
-    try:
-        with _boundary("close"):
-            await env.close()
-    except _EnvFailure as error:
-        return str(error)
-    return ""
-
-
-@contextmanager
-def _boundary(where: str) -> Iterator[None]:
-    """The one place where environment code may break without ending the run.
-
-    A user's mistake that one line can explain (a NaN reward, a broken contract) is not luck: it passes.
-    """
-    try:
-        yield
-    except TurnwiseError:
-        raise
-    except Exception as error:
-        raise _EnvFailure(f"{where}: {type(error).__name__}: {error}") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from turnwise.errors import RunError
-from turnwise.runs.files import read_json, write_json, write_text
+from turnwise.runs.files import read_json, sweep, write_json, write_text
 from turnwise.settings import leaves, load_yaml
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class RunDirectory:
         run.check(config_yaml, resume=resume, may_differ=may_differ)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
+            sweep(run.path)
             write_text(run.config, config_yaml)
             run.trajectories.mkdir(exist_ok=True)
             run.checkpoints.mkdir(exist_ok=True)

@@ -26,6 +26,13 @@ def replaced(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Removes what processes that were killed in the middle of a file have left in a folder and beneath it."""
+    for temporary in folder.rglob(".*.tmp"):
+        if temporary.is_file():
+            temporary.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file atomically."""
     with replaced(path) as temporary:
