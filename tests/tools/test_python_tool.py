@@ -210,7 +210,7 @@ REFUSALS = {
     "import os\nos.kill(os.getppid(), 9)": "signals can be sent to this process alone",
     "import os\nos.kill(-1, 9)": "signals can be sent to this process alone",
     "import ctypes": "foreign functions (ctypes) are not available here",
-    "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (99, 99))": "the limits of this process cannot be changed",
+    "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (9, 9))": "the limits of this process cannot be changed",
 }
 
 
@@ -447,7 +447,7 @@ def test_a_sandbox_that_breaks_is_told_and_counted_as_nothing(monkeypatch):
 
 
 def test_the_tool_as_the_model_sees_it():
-    tool = python_tool(QUICK, max_chars=80)
+    tool = python_tool(QUICK)
     assert tool.spec.name == "python"
     assert tool.spec.parameters["required"] == ["code"]
     calls = [ToolCall(id="1", name="python", arguments=json.dumps({"code": code})) for code in ("1 + 1", "1 / 0")]

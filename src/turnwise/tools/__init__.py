@@ -3,7 +3,9 @@
 from turnwise.tools.batched import BatchedTool, batched_tool
 from turnwise.tools.calculator import calculator
 from turnwise.tools.corpus import read_corpus
+from turnwise.tools.python import PythonSettings, python_tool
 from turnwise.tools.running import abandoned_threads
+from turnwise.tools.sandbox import Sandbox
 from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, search_tool
 from turnwise.tools.tool import Tool, tool
 from turnwise.tools.toolset import index_tools, run_calls
@@ -13,6 +15,8 @@ __all__ = [
     "Bm25Index",
     "Hit",
     "Passage",
+    "PythonSettings",
+    "Sandbox",
     "Searcher",
     "Tool",
     "abandoned_threads",
@@ -20,6 +24,7 @@ __all__ = [
     "calculator",
     "index_tools",
     "open_index",
+    "python_tool",
     "read_corpus",
     "run_calls",
     "search_tool",
