@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="a look in minutes, written beside the jobs alone")
     bench.add_argument("--seeds", type=int, metavar="N", help="seeds per figure (default: the benchmark's own number)")
     bench.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
+    bench.add_argument("--model", metavar="NAME", help="for multihop: a folder or a model on the hub; have a GPU")
+    bench.add_argument("--data", metavar="FOLDER", help="for multihop with a model: corpus, train and dev files")
     bench.add_argument("--out", metavar="DIR", help="where jobs work and are kept (default: runs/bench/NAME)")
     bench.set_defaults(command=_bench, overrides=[])
 
@@ -209,6 +211,8 @@ def _bench(options: argparse.Namespace) -> int:
             seeds=options.seeds,
             processes=options.jobs,
             out=options.out,
+            model=options.model,
+            data=options.data,
         )
     except KeyboardInterrupt:
         _say("stopped; the same command goes on with the jobs that are left")

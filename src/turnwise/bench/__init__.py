@@ -5,5 +5,7 @@ plan -> [Job] -> workers (N processes) -> result.json each -> Report -> docs/NAM
 
 BENCHMARKS = {
     "credit": "turnwise.bench.credit",
+    "games": "turnwise.bench.games",
+    "multihop": "turnwise.bench.multihop",
 }
 """The modules by the names `turnwise bench` knows; each has a `BENCHMARK`. Nothing heavy is imported to list them."""

@@ -1,7 +1,7 @@
 """What a benchmark is, and how one is run: plan, jobs, report.
 
-Invariant: the project's own pages show only whole benchmarks: a quick look, or one with a job that failed, leaves
-them as they are.
+Invariant: the project's own pages show only whole benchmarks: one with a job that failed leaves them as they are, and
+so does a quick look, unless the benchmark says that its quick run is fit to be shown.
 """
 
 import dataclasses
@@ -29,6 +29,10 @@ class Scope:
     quick: bool
     """Minutes on two cores, to see it work; its figures are rough."""
     seeds: int
+    model: str | None = None
+    """The model that a user names, for a benchmark that takes one."""
+    data: str | None = None
+    """The folder that goes with it."""
 
 
 Results: TypeAlias = Mapping[str, Figures]
@@ -46,6 +50,31 @@ class Benchmark:
     plan: Callable[[Scope], Sequence[Job]]
     """All jobs; whatever a user can get wrong is found here, before any of them begins."""
     report: Callable[[Scope, Results], Report]
+    page: str | None = None
+    """The name of its page beneath `docs`, where that is not its own."""
+    publishes_quick: bool = False
+    """A quick run has seeds enough to be published too; whichever ran last is what the pages show."""
+    takes_model: bool = False
+    """It is also run with a model and data that a user names."""
+
+    def edition(self, scope: Scope) -> str:
+        """What so much of it is called: the name of the folder of its jobs."""
+        return f"{self.name}-quick" if scope.quick else self.name
+
+    def publication(self, scope: Scope, root: Path) -> Publication:
+        """Its files beneath the project's folder, or beneath that of a quick look."""
+        return _Publication(name=self.name, root=root, page_name=self.page or self.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Publication(Publication):
+    """One whose page may be about more than the benchmark that fills it."""
+
+    page_name: str
+
+    @property
+    def page(self) -> Path:
+        return self.root / "docs" / f"{self.page_name}.md"
 
 
 def find_benchmark(name: str) -> Benchmark:
@@ -66,12 +95,17 @@ def run_benchmark(
     seeds: int | None = None,
     processes: int | None = None,
     out: str | Path | None = None,
+    model: str | None = None,
+    data: str | None = None,
 ) -> int:
     """Runs what is not yet done, and publishes the figures; 1 when a job failed and nothing was published."""
-    scope = Scope(quick=quick, seeds=_positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds))
+    if (model or data) and not benchmark.takes_model:
+        raise ConfigError(f"bench {benchmark.name}: takes no --model and no --data, since it brings its own")
+    count = _positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds)
+    scope = Scope(quick=quick, seeds=count, model=model, data=data)
     processes = _positive("--jobs", processes, os.cpu_count() or 1)
-    folder = Path(out) if out else Path("runs/bench") / (f"{benchmark.name}-quick" if quick else benchmark.name)
-    page = Publication(name=benchmark.name, root=Path()).read_page()
+    folder = Path(out) if out else Path("runs/bench") / benchmark.edition(scope)
+    page = benchmark.publication(scope, Path()).read_page()
     jobs = benchmark.plan(scope)
     with make_progress(console) as progress:
         outcomes = run_jobs(jobs, folder, processes=processes, progress=progress)
@@ -82,7 +116,8 @@ def run_benchmark(
         return 1
     results = {outcome.job.name: outcome.figures for outcome in outcomes if outcome.figures is not None}
     report = benchmark.report(scope, results)
-    publication = Publication(name=benchmark.name, root=folder if quick else Path())
+    aside = quick and not benchmark.publishes_quick
+    publication = benchmark.publication(scope, folder if aside else Path())
     publication.publish(_with_origin(report, benchmark, scope, outcomes), page=page)
     _say(console, f"The page is {publication.page}, the figures are in {publication.results}.")
     return 0
@@ -90,7 +125,9 @@ def run_benchmark(
 
 def _with_origin(report: Report, benchmark: Benchmark, scope: Scope, outcomes: Sequence[Outcome]) -> Report:
     """The report with what every benchmark says of where its figures come from, also as the page's part `origin`."""
-    command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''} --seeds {scope.seeds}"
+    command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''}"
+    command += f" --model {scope.model} --data FOLDER" if scope.model else ""
+    command += f" --seeds {scope.seeds}"
     origin = {"command": command, "jobs": str(len(outcomes))}
     origin["process_minutes"] = f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f}"
     for name in ("machine", "versions"):
