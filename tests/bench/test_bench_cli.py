@@ -37,7 +37,10 @@ def attempt(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["credits"], "bench: there is no 'credits' (did you mean 'credit'?); the benchmarks are: credit, games, multihop"),
+        (
+            ["credits"],
+            "bench: there is no 'credits' (did you mean 'credit'?); the benchmarks are: credit, games, multihop",
+        ),
         (["credit", "--seeds", "0"], "--seeds: 0 would run nothing; give 1 or more"),
         (["credit", "--jobs", "-1"], "--jobs: -1 would run nothing; give 1 or more"),
         (["credit", "steps=3"], "bench: what is 'steps=3'? A benchmark's settings are in its recipe"),

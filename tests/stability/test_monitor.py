@@ -35,7 +35,8 @@ def test_the_same_fall_without_success_is_the_trap():
     curve = [*steady(15), *slide(30, reward_std=0.0, token_entropy=0.1, action_entropy=0.1)]
     curve += [replace(curve[-1])] * 20
     findings, monitor = watch(curve)
-    assert [finding.kind for finding in findings] == ["variance_collapse", "entropy_collapse", "echo_trap"]
+    seen = [finding.kind for finding in findings]
+    assert seen == ["variance_decline", "variance_collapse", "entropy_collapse", "echo_trap"]
     assert monitor.alarmed
     assert not monitor.healthy
 
@@ -44,7 +45,12 @@ def test_while_success_still_rises_there_are_signs_and_no_alarm():
     rising = slide(40, success=(0.3, 0.75), reward_std=0.05, token_entropy=0.2)
     curve = [*steady(15), *rising, *steady(20, success=0.75, reward_std=0.05, token_entropy=0.2)]
     findings, _ = watch(curve)
-    assert {finding.kind for finding in findings} == {"variance_collapse", "entropy_collapse", "echo_trap"}
+    assert {finding.kind for finding in findings} == {
+        "variance_decline",
+        "variance_collapse",
+        "entropy_collapse",
+        "echo_trap",
+    }
     (alarm,) = [finding.step for finding in findings if finding.kind == "echo_trap"]
     assert alarm > 15 + 40, "not before it stands still, though both signs were there"
     assert min(finding.step for finding in findings) < 15 + 40
@@ -126,10 +132,17 @@ def test_a_few_bad_steps_raise_nothing(length):
 
 
 def test_noise_alone_raises_no_alarm_and_hardly_a_sign():
-    """Noise of a quarter: in 2,000 steps a few signs of one kind, and never a conjunction that lasts."""
+    """Noise of a quarter: a sign in a hundred steps, and in 2,000 never a conjunction that lasts."""
     found = list(itertools.chain.from_iterable(kinds(noisy(steady(200), seed, 0.25)) for seed in range(10)))
     assert "echo_trap" not in found
-    assert len(found) <= 10
+    assert len(found) <= 20
+
+
+def test_variance_and_success_that_fall_together_are_seen_before_either_has_collapsed():
+    both = steady(10, reward_std=0.3, success=0.22, reward=0.22)
+    assert alarms([*steady(15), *both]) == [20], "the third step of a window's majority"
+    assert alarms([*steady(15), *steady(40, reward_std=0.3)]) == []
+    assert alarms([*steady(15), *steady(40, success=0.22, reward=0.22)]) == []
 
 
 def test_an_alarm_is_said_once_and_again_after_it_has_passed():

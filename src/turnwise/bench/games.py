@@ -1,7 +1,8 @@
 """`turnwise bench games`: the Echo Trap and what notices it, on the bandit; and rollout shaping on the lake.
 
 Invariant: within a seed all runs begin from one cold start, sample as many episodes and make as many updates, whatever
-watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4).
+watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4), nor of those of earlier runs
+of this benchmark (10 to 14, 30 to 32).
 """
 
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 divide, which the trap has no hold on: a reference for health."""
 HEALTHY = ("always", "rloo")
 """The modes that are meant to stay well, so that an alarm in them is false unless they end trapped."""
-FIRST_SEED = 10
+FIRST_SEED = 20
 SHAPING_SEEDS = 5
 QUICK_SHAPING_SEEDS = 2
 

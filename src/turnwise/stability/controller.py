@@ -30,7 +30,7 @@ class StabilitySettings(Settings):
     """Which groups are learnt from while no remedy is in force."""
     monitor: MonitorSettings = MonitorSettings()
     remedy: RemedySettings = RemedySettings()
-    recovery: int = Field(default=20, ge=1)
+    recovery: int = Field(default=50, ge=1)
     """Healthy steps in a row after which `auto` lays the remedy down again."""
     max_rollbacks: int = Field(default=2, ge=0)
     """How often `auto` may go back; after that, an alarm brings the remedy alone."""

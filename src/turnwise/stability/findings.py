@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
     "variance_collapse",
+    "variance_decline",
     "entropy_collapse",
     "template_collapse",
     "repetition",
@@ -23,6 +24,7 @@ Evidence: TypeAlias = Mapping[str, tuple[float, float]]
 
 SENTENCES: Mapping[Kind, str] = {
     "variance_collapse": "the members of a group are paid nearly the same, though the task is not solved",
+    "variance_decline": "the members of a group are paid more and more alike, though the task is not solved",
     "entropy_collapse": "the policy hardly varies what it says any more",
     "template_collapse": "reasoning no longer depends on the prompt it answers, however varied it looks",
     "repetition": "episodes repeat themselves, turn after turn or phrase after phrase",

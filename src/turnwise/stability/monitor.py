@@ -55,7 +55,7 @@ class MonitorSettings(Settings):
     """Steps whose median is compared with the baseline."""
     patience: int = Field(default=3, ge=1)
     """Steps in a row for which a sign, or the trap's conjunction, must hold before it is a finding."""
-    sigmas: float = Field(default=2.0, ge=0)
+    sigmas: float = Field(default=1.8, ge=0)
     """How many of a vital's own step-to-step deviations a median must also have moved."""
     follow_better: float = Field(default=0.1, ge=0, le=1)
     """How fast a baseline follows values that are better than it."""
@@ -63,14 +63,16 @@ class MonitorSettings(Settings):
     """How fast it follows worse ones, while there is no sign."""
     ceiling: float = Field(default=0.9, gt=0, le=1)
     """The success rate from which on a run counts as solved: variance and entropy then fall for a good reason."""
-    variance_drop: float = Field(default=0.7, gt=0)
+    variance_drop: float = Field(default=0.5, gt=0)
     """In-group deviation below this share of its baseline; above one half of success the share shrinks with
     2 √(p (1 − p)), as the deviation of any yes-or-no outcome does."""
+    variance_decline: float = Field(default=0.8, gt=0)
+    """The same, less far: an early sign, which makes a trap only together with a fall of success."""
     entropy_drop: float = Field(default=0.5, gt=0)
     """Entropy, of tokens or of whole turns, below this share of its baseline."""
     information_drop: float = Field(default=0.5, gt=0)
     """Mutual information below this share of its baseline, while entropy is not."""
-    success_drop: float = Field(default=0.25, gt=0, lt=1)
+    success_drop: float = Field(default=0.2, gt=0, lt=1)
     """Success lost, as a share of its best."""
     gradient_rise: float = Field(default=4.0, gt=1)
     """Gradient norms, two or more in a window, above this many times their baseline."""
@@ -108,10 +110,9 @@ class Monitor:
         for name, baseline in self._of.items():
             baseline.add(progress if name == "progress" else getattr(vitals, name))
         signs = self._signs(success=None if vitals.success is None else self._progress)
-        companions = [kind for kind in _COMPANIONS if kind in signs]
-        if "variance_collapse" in signs and companions and not self._moved("progress") > 0:
-            together = [signs[kind] for kind in ("variance_collapse", *companions)]
-            signs["echo_trap"] = {name: pair for evidence in together for name, pair in evidence.items()}
+        trap = [] if self._moved("progress") > 0 else _conjunction(signs)
+        if trap:
+            signs["echo_trap"] = {name: pair for kind in trap for name, pair in signs[kind].items()}
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
         self._follow({name for evidence in signs.values() for name in evidence})
         return [
@@ -168,8 +169,11 @@ class Monitor:
             "invalid_actions": self._risen(("invalid_actions",)),
         }
         if success is None or success < limits.ceiling:
+            collapse = self._lower(("reward_std",), limits.variance_drop * _room(success))
+            decline = self._lower(("reward_std",), limits.variance_decline * _room(success))
             seen |= {
-                "variance_collapse": self._lower(("reward_std",), limits.variance_drop * _room(success)),
+                "variance_collapse": collapse,
+                "variance_decline": {} if collapse else decline,
                 "entropy_collapse": entropy,
                 "template_collapse": {} if entropy else self._lower(("information",), limits.information_drop),
                 "repetition": self._risen(("repeated_turns", "repeated_ngrams")),
@@ -225,6 +229,15 @@ class Monitor:
         for name, baseline in self._of.items():
             if name not in shown or name == "response_length":
                 baseline.follow()
+
+
+def _conjunction(signs: Mapping[Kind, object]) -> list[Kind]:
+    """The signs that make a trap: collapsed variance and any companion, or variance and success falling together."""
+    companions = [kind for kind in _COMPANIONS if kind in signs]
+    if "variance_collapse" in signs and companions:
+        return ["variance_collapse", *companions]
+    early: list[Kind] = ["variance_decline", "success_drop"]
+    return early if all(kind in signs for kind in early) else []
 
 
 def _room(success: float | None) -> float:
