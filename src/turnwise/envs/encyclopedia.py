@@ -8,10 +8,10 @@ import json
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import overload
 
 from turnwise.envs.encyclopedia_questions import Question, ask
 from turnwise.envs.encyclopedia_world import FIRM_BACK, FIRM_FRONT, make_world
+from turnwise.envs.lazy_tasks import LazyTasks
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import EnvError
 from turnwise.rewards import exact_match_reward
@@ -74,7 +74,7 @@ class Encyclopedia(ToolEnv):
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in WORLDS:
             raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(WORLDS)}")
-        return _Tasks(self, split, range(WORLDS[split] * self._questions_per_world))
+        return LazyTasks(lambda place: self.task(split, place), range(WORLDS[split] * self._questions_per_world))
 
     def task(self, split: str, place: int) -> Task:
         """The task at a place of a split; neighbours are of different worlds, so that a few tasks show many."""
@@ -122,25 +122,6 @@ class Encyclopedia(ToolEnv):
             return Message(role="assistant", content=f"<answer> {known[hop]} </answer>", thinking=thinking)
         call = ToolCall(id="", name="search", arguments=json.dumps({"query": f"{question.chain[hop]} of {known[hop]}"}))
         return Message(role="assistant", content="", thinking=thinking, tool_calls=(call,))
-
-
-class _Tasks(Sequence[Task]):
-    """Tasks made when they are asked for; however many, they cost nothing before."""
-
-    def __init__(self, env: Encyclopedia, split: str, places: range) -> None:
-        self._env, self._split, self._places = env, split, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> "_Tasks": ...
-    def __getitem__(self, index: int | slice) -> "Task | _Tasks":
-        if isinstance(index, slice):
-            return _Tasks(self._env, self._split, self._places[index])
-        return self._env.task(self._split, self._places[index])
 
 
 @lru_cache(maxsize=512)

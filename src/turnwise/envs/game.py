@@ -11,9 +11,10 @@ import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypedDict, overload
+from typing import ClassVar, Self, TypedDict
 
 from turnwise.envs.base import Env
+from turnwise.envs.lazy_tasks import LazyTasks
 from turnwise.errors import EnvError
 from turnwise.rewards import final_answer
 from turnwise.rewards.judge import Judge, JudgeSettings
@@ -210,7 +211,12 @@ class TextGame(Env):
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._sizes:
             raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(SPLITS)}")
-        return _Tasks(f"{type(self).__name__}/{self._seed}", split, range(self._sizes[split]))
+        return LazyTasks(lambda place: self._task(split, place), range(self._sizes[split]))
+
+    def _task(self, split: str, place: int) -> Task:
+        """A level is its seed, whose last bit says of which split it is."""
+        seed = derive_seed(f"{type(self).__name__}/{self._seed}", split, place)
+        return Task(id=f"{split}-{place}", seed=seed - seed % 2 + SPLITS.index(split))
 
     async def reset(self, task: Task, luck: int) -> Sequence[Message]:
         self._progress = _Progress(luck=luck)
@@ -350,27 +356,6 @@ class TextGame(Env):
             if progress.done:
                 break
         return paid
-
-
-class _Tasks(Sequence[Task]):
-    """Tasks made when they are asked for: a level is its seed, whose last bit says of which split it is."""
-
-    def __init__(self, name: str, split: str, places: range) -> None:
-        self._name, self._split, self._places = name, split, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> "_Tasks": ...
-    def __getitem__(self, index: int | slice) -> "Task | _Tasks":
-        if isinstance(index, slice):
-            return _Tasks(self._name, self._split, self._places[index])
-        place = self._places[index]
-        seed = derive_seed(self._name, self._split, place)
-        return Task(id=f"{self._split}-{place}", seed=seed - seed % 2 + SPLITS.index(self._split))
 
 
 def of_same_split(seed: int, level: str) -> bool:
