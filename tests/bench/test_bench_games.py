@@ -102,7 +102,7 @@ def test_the_modes_differ_in_what_watches_over_them_alone(in_project):
 
 def test_seeds_are_apart_from_those_that_thresholds_were_chosen_on():
     assert list(games.trap_seeds(Scope(quick=True, seeds=3))) == [20, 21, 22]
-    assert len(games.shaping_seeds(Scope(quick=True, seeds=5))) == 2
+    assert len(games.shaping_seeds(Scope(quick=True, seeds=5))) == 3
     assert len(games.shaping_seeds(Scope(quick=False, seeds=10))) == 5
     assert len(games.shaping_seeds(Scope(quick=False, seeds=1))) == 1
 

@@ -1,8 +1,8 @@
 """`turnwise bench games`: the Echo Trap and what notices it, on the bandit; and rollout shaping on the lake.
 
 Invariant: within a seed all runs begin from one cold start, sample as many episodes and make as many updates, whatever
-watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4), nor of those of earlier runs
-of this benchmark (10 to 14, 30 to 32).
+watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4), nor those of
+earlier runs of this benchmark (10 to 14, 30 to 32).
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ HEALTHY = ("always", "rloo")
 """The modes that are meant to stay well, so that an alarm in them is false unless they end trapped."""
 FIRST_SEED = 20
 SHAPING_SEEDS = 5
-QUICK_SHAPING_SEEDS = 2
+QUICK_SHAPING_SEEDS = 3
 
 
 def plan(scope: Scope) -> list[Job]:
