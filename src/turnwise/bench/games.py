@@ -2,7 +2,7 @@
 
 Invariant: within a seed all runs begin from one cold start, sample as many episodes and make as many updates, whatever
 watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4), nor those of
-earlier runs of this benchmark (10 to 14, 30 to 32).
+earlier runs of this benchmark (10 to 14, 20 to 24, 30 to 32).
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 divide, which the trap has no hold on: a reference for health."""
 HEALTHY = ("always", "rloo")
 """The modes that are meant to stay well, so that an alarm in them is false unless they end trapped."""
-FIRST_SEED = 20
+FIRST_SEED = 40
 SHAPING_SEEDS = 5
 QUICK_SHAPING_SEEDS = 3
 

@@ -55,7 +55,7 @@ class MonitorSettings(Settings):
     """Steps whose median is compared with the baseline."""
     patience: int = Field(default=3, ge=1)
     """Steps in a row for which a sign, or the trap's conjunction, must hold before it is a finding."""
-    sigmas: float = Field(default=1.8, ge=0)
+    sigmas: float = Field(default=1.7, ge=0)
     """How many of a vital's own step-to-step deviations a median must also have moved."""
     follow_better: float = Field(default=0.1, ge=0, le=1)
     """How fast a baseline follows values that are better than it."""
