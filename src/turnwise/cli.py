@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="run a benchmark and write its page and figures")
     bench.add_argument("name", help="which one, such as credit")
-    bench.add_argument("--quick", action="store_true", help="a look in minutes, written beside the jobs alone")
+    bench.add_argument("--quick", action="store_true", help="a look in minutes, with fewer seeds")
     bench.add_argument("--seeds", type=int, metavar="N", help="seeds per figure (default: the benchmark's own number)")
     bench.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
     bench.add_argument("--model", metavar="NAME", help="for multihop: a folder or a model on the hub; have a GPU")

@@ -2,7 +2,8 @@
 
 Invariant: no single step and no single sign raises the alarm. The Echo Trap is a conjunction that lasts: groups whose
 members no longer differ though the task is not solved, together with another sign, while success stands still or
-falls. A run whose groups no longer differ because they succeed is well.
+falls; or, sooner, groups that differ less and less while success falls with them. A run whose groups no longer differ
+because they succeed is well.
 
 Source: RAGEN (arXiv 2504.20073). There the fall of in-group reward deviation and of entropy comes tens of steps before
 that of reward, and gradient spikes mark the point of no return; RAGEN-2 (arXiv 2604.06268) adds mutual information.
