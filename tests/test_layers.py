@@ -12,7 +12,7 @@ import turnwise
 
 SOURCE = Path(turnwise.__file__).parent
 LAYERS = (
-    ("errors", "seeds", "settings", "types"),
+    ("errors", "ledger", "seeds", "settings", "types"),
     ("tools",),
     ("rewards",),
     ("envs",),
