@@ -1,33 +1,31 @@
-"""Keys and values of every slot, in static tensors, and the attention that reads them.
+"""Keys and values of every slot, in static tensors, and where the tokens of a forward go in them.
 
 Invariant: a forward writes only where it was aimed, and whatever is not a live token's goes to a spare row
-that nothing reads. Shapes: S slots, B rows of this forward, W new tokens per row, L keys read, C capacity,
-H key/value heads, G query heads to each of them, D head size.
+that nothing reads. Shapes: S slots, N tokens of a forward, F feeds, C capacity, H key/value heads, D head size.
 """
 
+from dataclasses import dataclass, field
+
 import torch
-import torch.nn.functional as F
-from transformers import AttentionInterface, Cache
-
-from turnwise.errors import ModelError
-
-ATTENTION = "turnwise_slots"
-"""The name under which transformers finds `attend`."""
 
 
-class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
-    """One row of keys and values per slot; each forward is aimed at some rows before it runs.
-
-    Of the Cache's interface only `update` is used: the engine passes positions and masks itself.
-    """
+class KeyValues:
+    """One row of keys and values per slot and layer, [S + 1, H, C, D]; the layers come as they are first written."""
 
     def __init__(self, *, slots: int, dtype: torch.dtype | None) -> None:
-        super().__init__(layers=[])
         self.spare = slots
         """The row that takes what must not be kept: padding, and lanes at rest."""
         self.capacity = 0
         self._dtype = dtype
-        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # [S + 1, H, C, D] each
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def layer(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's keys and values; a new one holds states of the shape [..., H, D] that `like` has."""
+        if index not in self._layers:
+            shape = (self.spare + 1, like.shape[-2], self.capacity, like.shape[-1])
+            dtype = self._dtype or like.dtype
+            self._layers[index] = tuple(torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(2))  # type: ignore[assignment]  # two of them
+        return self._layers[index]
 
     def reserve(self, capacity: int) -> None:
         """Makes room for `capacity` tokens per slot, keeping what is held."""
@@ -36,21 +34,6 @@ class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
             for index, (keys, values) in self._layers.items()
         }
         self.capacity = capacity
-
-    def aim(self, *, read: slice | torch.Tensor, length: int, rows: torch.Tensor, positions: torch.Tensor) -> None:
-        """The next forward writes its tokens at (rows, positions), both [B, W], and reads `length` keys of `read`."""
-        self._read, self._length, self._rows, self._positions = read, length, rows, positions
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_args: object, **_kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes a layer's new keys and values [B, H, W, D]; gives those to attend to, [B, H, L, D]."""
-        if layer_idx not in self._layers:
-            self._layers[layer_idx] = (self._allocate(key_states), self._allocate(value_states))
-        keys, values = self._layers[layer_idx]  # [S + 1, H, C, D]
-        keys[self._rows, :, self._positions] = key_states.transpose(1, 2).to(keys.dtype)  # [B, W, H, D]
-        values[self._rows, :, self._positions] = value_states.transpose(1, 2).to(values.dtype)
-        return keys[self._read, :, : self._length], values[self._read, :, : self._length]
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
         """Rows `target` take the first `length` tokens of rows `source`, all read before any is written."""
@@ -64,11 +47,6 @@ class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
             keys.zero_()
             values.zero_()
 
-    def _allocate(self, states: torch.Tensor) -> torch.Tensor:
-        _, heads, _, size = states.shape
-        shape = (self.spare + 1, heads, self.capacity, size)
-        return torch.zeros(shape, dtype=self._dtype or states.dtype, device=states.device)
-
 
 def _lengthen(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
     slots, heads, held, size = tensor.shape
@@ -77,37 +55,40 @@ def _lengthen(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
     return longer
 
 
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor,
-    *,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **_rest: object,
-) -> tuple[torch.Tensor, None]:
-    """Attention in the form transformers calls: query [B, H·G, W, D] over key and value [B, H, L, D].
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Decode:
+    """One token for each of the first N lanes, which read their own rows."""
 
-    While decoding, the G query heads of a key head stand in for G query positions, so that grouped keys and
-    values are read where they lie and never repeated.
-    """
-    if softcap is not None or s_aux is not None:
-        raise ModelError(
-            f"{type(module).__name__} caps or sinks its attention scores: load the model with "
-            "attn_implementation='eager' to sample from it"
-        )
-    batch, query_heads, width, size = query.shape
-    heads = key.shape[1]
-    if width == 1:
-        query = query.reshape(batch, heads, query_heads // heads, size)  # [B, H, G, D]
-    elif heads != query_heads:
-        key = key.repeat_interleave(query_heads // heads, dim=1)  # [B, H·G, L, D]
-        value = value.repeat_interleave(query_heads // heads, dim=1)
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
-    return mixed.reshape(batch, query_heads, width, -1).transpose(1, 2), None  # [B, W, H·G, D]
+    ids: torch.Tensor
+    """[N] long."""
+    positions: torch.Tensor
+    """[N] long: where each token goes in its row; it sees what is there and before."""
+    rows: torch.Tensor
+    """[N] long: the lane itself, or the spare row for a lane at rest."""
+    length: int
+    """At least the keys that any lane sees, rounded up to few different numbers."""
+    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    """Which keys are seen, by window: for those who need it, made once a forward."""
 
 
-AttentionInterface.register(ATTENTION, attend)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Prefill:
+    """Tokens of F feeds, end to end: each feed goes on where its lane stands."""
+
+    ids: torch.Tensor
+    """[N] long, as the next four are."""
+    positions: torch.Tensor
+    rows: torch.Tensor
+    feed: torch.Tensor
+    """Which feed a token is of."""
+    column: torch.Tensor
+    """Its place in the feed."""
+    starts: torch.Tensor
+    """[F + 1] long: where each feed begins among the tokens, and where the last one ends."""
+    lanes: torch.Tensor
+    """[F] long: whose rows they read."""
+    width: int
+    """Tokens of the longest feed."""
+    length: int
+    """At least the keys that any token sees."""
+    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)

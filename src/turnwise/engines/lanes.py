@@ -1,8 +1,9 @@
 """The forwards of the local engine: prefill and decode over static tensors, one lane per slot.
 
-Invariant: a decode step is a function of these tensors and of a few host numbers (lanes, keys read, which
-sampling work is needed), with nothing data-dependent inside. Shapes: S lanes, B lanes of this forward,
-W new tokens per lane, L keys read, U uniforms per lane, V vocabulary.
+Invariant: a decode step is a function of these tensors and of a few host numbers (lanes, keys read, which sampling
+work is needed), with nothing data-dependent inside, so that a CUDA graph may replay it. On a GPU a forward is
+launched and its tokens are waited for apart. Shapes: S lanes, B lanes of a forward, F feeds, N tokens of all feeds,
+U uniforms per lane, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,12 @@ import torch
 from transformers import PreTrainedModel
 
 from turnwise.engines.base import Sampling
-from turnwise.engines.cache import ATTENTION, SlotCache
-from turnwise.engines.sampler import draw_uniforms, sample
-from turnwise.errors import ModelError
+from turnwise.engines.cache import Decode, KeyValues, Prefill
+from turnwise.engines.device import Answer, Graphs, bucket, send
+from turnwise.engines.forward import find_forward, load_sampler
+from turnwise.engines.sampler import draw_uniforms
 
-_BUCKET = 32
+_LENGTHS = 32
 """Lengths are rounded up to a multiple of this: few shapes, aligned masks, little waste."""
 
 
@@ -35,18 +37,17 @@ class Lanes:
 
     def __init__(self, model: PreTrainedModel, *, count: int, context_limit: int, autocast: torch.dtype | None) -> None:
         self._model = model
-        self._config = model.config.get_text_config()
-        self._windows = _windows(model)
         self._context_limit = context_limit
         self._autocast = autocast
-        self._cache = SlotCache(slots=count, dtype=autocast)
         device = model.get_input_embeddings().weight.device
-        self._device = device
-        dtype = autocast or model.dtype
-        self._shown = torch.zeros((), dtype=dtype, device=device)
-        self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
+        self._device: torch.device = device
+        self._cache = KeyValues(slots=count, dtype=autocast)
+        self._cache.reserve(min(_round_up(context_limit), _LENGTHS))
+        with self._serving():
+            self._forward = find_forward(model, self._cache, context_limit=_round_up(context_limit), dtype=autocast)
+        self._sample_rows = load_sampler(device)
+        self._graphs = Graphs(device) if not self._forward.pads else None
         self._lane = torch.arange(count, device=device)  # [S]
-        self._key = torch.arange(_round_up(context_limit), device=device)  # [C]
         self._ids = torch.zeros(count, dtype=torch.long, device=device)  # [S] and so on below
         self._positions = torch.zeros(count, dtype=torch.long, device=device)
         self._live = torch.zeros(count, dtype=torch.bool, device=device)
@@ -54,16 +55,27 @@ class Lanes:
         self._temperature = torch.ones(count, device=device)
         self._top_k = torch.zeros(count, dtype=torch.long, device=device)
         self._top_p = torch.ones(count, device=device)
-        self._uniforms = torch.zeros(count, _BUCKET, dtype=torch.float64, device=device)  # [S, U]
+        self._uniforms = torch.zeros(count, _LENGTHS, dtype=torch.float64, device=device)  # [S, U]
+
+    @property
+    def pads(self) -> bool:
+        """Whether a prefill costs its longest feed for every one, and not just its tokens."""
+        return self._forward.pads
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a forward goes on by itself once it is launched, so that another can be launched behind it."""
+        return self._device.type == "cuda"
 
     def prepare(self, lanes: Sequence[int], samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
         """Sets how lanes sample from now on; `drawn` counts the tokens each turn already has."""
         rows = [draw_uniforms(sampling.seed, sampling.max_tokens) for sampling in samplings]
         width = max(map(len, rows))
         if width > self._uniforms.shape[1]:
-            longer = torch.zeros(len(self._ids), _round_up(width), dtype=torch.float64, device=self._device)
+            longer = torch.zeros(len(self._ids), 2 * _round_up(width), dtype=torch.float64, device=self._device)
             longer[:, : self._uniforms.shape[1]] = self._uniforms
             self._uniforms = longer
+            self._forget_graphs()
         lane = self._tensor(lanes)
         padded = [row + [0.0] * (width - len(row)) for row in rows]
         self._uniforms[lane, :width] = self._tensor(padded, torch.float64)
@@ -80,26 +92,35 @@ class Lanes:
     def read(self, feeds: Sequence[Feed]) -> None:
         """Takes tokens into the cache and samples nothing: a piece of a prompt, with more to come."""
         with self._serving():
-            self._feed(feeds)
+            self._forward.prefill(self._lay_out(feeds))
 
-    def prefill(self, feeds: Sequence[Feed], *, greedy: bool, truncate: bool) -> tuple[list[int], list[float]]:
+    def prefill(self, feeds: Sequence[Feed], *, greedy: bool, truncate: bool) -> Answer:
         """Takes the rest of each prompt into the cache and samples one token per feed; the lanes are live then."""
-        lane = self._tensor([feed.lane for feed in feeds])  # [B]
+        lane = self._tensor([feed.lane for feed in feeds])  # [F]
         with self._serving():
-            logits = self._feed(feeds)  # [B, V]
+            logits = self._forward.prefill(self._lay_out(feeds))  # [F, V]
             token, logprob = self._sample(logits, lane, greedy=greedy, truncate=truncate)
             self._ids[lane] = token
             self._positions[lane] = self._tensor([feed.start + len(feed.ids) for feed in feeds])
             self._drawn[lane] += 1
             self._live[lane] = True
-            return _to_host(token, logprob)
+            return Answer(token, logprob)
 
-    def decode(self, count: int, length: int, *, greedy: bool, truncate: bool) -> tuple[list[int], list[float]]:
+    def decode(self, count: int, length: int, *, greedy: bool, truncate: bool) -> Answer:
         """One token for each of the first `count` lanes, after at most `length` keys; lanes at rest give noise."""
         self._reserve(length)
         with self._serving():
-            token, logprob = self._step(count, _round_up(length), greedy=greedy, truncate=truncate)
-            return _to_host(token, logprob)
+            if self._graphs is None or not self._graphs.enabled:
+                return Answer(*self._step(count, _round_up(length), greedy=greedy, truncate=truncate))
+            # Few shapes, so that few graphs serve them all: some more lanes at rest, some more keys masked.
+            lanes = min(bucket(count), len(self._ids))
+            keys = min(max(bucket(length), _round_up(length)), self._cache.capacity)
+            return Answer(
+                *self._graphs.run(
+                    (lanes, keys, greedy, truncate),
+                    lambda: self._step(lanes, keys, greedy=greedy, truncate=truncate),
+                )
+            )
 
     def rest(self, lanes: Sequence[int]) -> None:
         """Takes lanes out of the batch; what their slots hold stays."""
@@ -118,124 +139,106 @@ class Lanes:
             for tensor in (*state, self._temperature, self._top_k, self._top_p):
                 tensor[target] = tensor[source]
 
-    def clear(self) -> None:
-        """Forgets every key and value and takes all lanes out of the batch."""
+    def refresh(self) -> None:
+        """Takes note of new weights, forgets every key and value and takes all lanes out of the batch."""
         with self._serving():
+            if self._forward.refresh():
+                self._forget_graphs()
             self._cache.clear()
         self.rest(range(len(self._ids)))
 
     def _step(self, count: int, length: int, *, greedy: bool, truncate: bool) -> tuple[torch.Tensor, torch.Tensor]:
         live = self._live[:count]  # [B]
-        rows = torch.where(live, self._lane[:count], self._cache.spare)[:, None]  # [B, 1]
-        logits = self._forward(
-            self._ids[:count, None], self._positions[:count, None], rows, read=slice(0, count), length=length
-        )  # [B, V]
+        rows = torch.where(live, self._lane[:count], self._cache.spare)  # [B]
+        # A lane that runs ahead of its turn's end stays within the cache, and within its uniforms when sampled.
+        positions = self._positions[:count].clamp(max=self._cache.capacity - 1)  # [B]
+        aim = Decode(ids=self._ids[:count], positions=positions, rows=rows, length=length)
+        logits = self._forward.decode(aim)  # [B, V]
         token, logprob = self._sample(logits, slice(0, count), greedy=greedy, truncate=truncate)  # [B] each
         self._ids[:count] = token
         self._positions[:count] += live
         self._drawn[:count] += live
         return token, logprob
 
-    def _feed(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """Logits after the last token of each feed, [B, V]. Padded on the left, so that all end in one column."""
-        width = max(len(feed.ids) for feed in feeds)
-        length = max(feed.start + len(feed.ids) for feed in feeds)
+    def _lay_out(self, feeds: Sequence[Feed]) -> Prefill:
+        """The tokens of all feeds, end to end."""
+        widths = [len(feed.ids) for feed in feeds]
+        length = max(feed.start + width for feed, width in zip(feeds, widths, strict=True))
         self._reserve(length)
-        ids = self._tensor([[0] * (width - len(feed.ids)) + [*feed.ids] for feed in feeds])  # [B, W]
-        padding = self._tensor([[width - len(feed.ids)] for feed in feeds])  # [B, 1]
-        start = self._tensor([[feed.start] for feed in feeds])  # [B, 1]
-        lane = self._tensor([[feed.lane] for feed in feeds])  # [B, 1]
-        offset = torch.arange(width, device=self._device) - padding  # [B, W]
-        positions = torch.where(offset >= 0, start + offset, 0)  # [B, W]
-        rows = torch.where(offset >= 0, lane, self._cache.spare)  # [B, W]
-        return self._forward(ids, positions, rows, read=lane[:, 0], length=_round_up(length))
-
-    def _forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, *, read: slice | torch.Tensor, length: int
-    ) -> torch.Tensor:
-        """Logits [B, V] after the last column of ids, positions and rows, each [B, W]."""
-        self._cache.aim(read=read, length=length, rows=rows, positions=positions)
-        output = self._model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=self._mask(positions, length),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
+        # One transfer for the tokens and one for the feeds.
+        number = [[index] * width for index, width in enumerate(widths)]
+        flat = [token for feed in feeds for token in feed.ids]
+        ids, feed_of = self._tensor([flat, [index for indices in number for index in indices]])  # [N] each
+        offset, start, lane = self._tensor(
+            [
+                [0, *_accumulate(widths)],
+                [*(feed.start for feed in feeds), 0],
+                [*(feed.lane for feed in feeds), 0],
+            ]
+        )  # [F + 1] each
+        column = torch.arange(len(flat), device=self._device) - offset[feed_of]  # [N]
+        return Prefill(
+            ids=ids,
+            positions=start[feed_of] + column,
+            rows=lane[feed_of],
+            feed=feed_of,
+            column=column,
+            starts=offset,
+            lanes=lane[:-1],
+            width=max(widths),
+            length=min(_round_up(length), self._cache.capacity),
         )
-        logits: torch.Tensor = output.logits[:, -1].float()
-        return logits
-
-    def _mask(self, positions: torch.Tensor, length: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Additive masks [B, 1, W, L]: one, or one for each kind of layer where a model mixes them."""
-        key = self._key[:length]  # [L]
-        query = positions[:, None, :, None]  # [B, 1, W, 1]
-        causal = key <= query  # [B, 1, W, L]
-        masks = {
-            kind: torch.where(causal if window is None else causal & (key > query - window), self._shown, self._hidden)
-            for kind, window in self._windows.items()
-        }
-        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _sample(
         self, logits: torch.Tensor, lanes: slice | torch.Tensor, *, greedy: bool, truncate: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        uniform = self._uniforms[lanes].gather(1, self._drawn[lanes, None])[:, 0]  # [B]
+        last = self._uniforms.shape[1] - 1
+        uniform = self._uniforms[lanes].gather(1, self._drawn[lanes, None].clamp(max=last))[:, 0]  # [B]
         settings = (self._temperature[lanes], self._top_k[lanes], self._top_p[lanes])  # [B] each
-        return sample(logits, uniform, *settings, greedy=greedy, truncate=truncate)
+        return self._sample_rows(logits, uniform, *settings, greedy=greedy, truncate=truncate)
 
     def _reserve(self, length: int) -> None:
+        length = min(length, self._context_limit)
         if length > self._cache.capacity:
             capacity = min(_round_up(self._context_limit), max(_round_up(length), 2 * self._cache.capacity))
             with torch.inference_mode():
                 self._cache.reserve(capacity)
+            self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        """A graph replays over the tensors it was recorded with."""
+        if self._graphs is not None:
+            self._graphs.clear()
 
     def _tensor(
         self, numbers: Sequence[float] | Sequence[Sequence[float]], dtype: torch.dtype = torch.long
     ) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=dtype, device=self._device)
+        return send(torch.tensor(numbers, dtype=dtype), self._device)
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """Lends the learner's model to a forward: no gradients, no dropout, our attention; all put back after.
+        """Lends the learner's model to a forward: no gradients, no dropout; all put back after.
 
         Gradient checkpointing, on while training, would silently drop the cache: another reason for eval mode.
         """
         training = [module for module in self._model.modules() if module.training] if self._model.training else []
-        attention = self._config._attn_implementation
         for module in training:
             module.training = False
-        if attention != "eager":
-            self._config._attn_implementation = ATTENTION
         try:
-            with torch.inference_mode(), torch.autocast(self._device.type, self._autocast, self._autocast is not None):
+            half = torch.autocast(self._device.type, self._autocast, self._autocast is not None, cache_enabled=False)
+            with torch.inference_mode(), half:
                 yield
         finally:
-            self._config._attn_implementation = attention
             for module in training:
                 module.training = True
 
 
-def _windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """How far back each kind of layer sees: `{"full_attention": None, "sliding_attention": 512}`."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    if not getattr(config, "use_sliding_window", True):
-        window = None
-    only = "full_attention" if window is None else "sliding_attention"
-    kinds = getattr(config, "layer_types", None) or [only]
-    known = {"full_attention": None, "sliding_attention": window}
-    for kind in kinds:
-        if kind not in known:
-            raise ModelError(f"{config.model_type} has layers of kind '{kind}', which the local engine cannot cache")
-    return {kind: known[kind] for kind in dict.fromkeys(kinds)}
-
-
 def _round_up(length: int) -> int:
-    return -(-length // _BUCKET) * _BUCKET
+    return -(-length // _LENGTHS) * _LENGTHS
 
 
-def _to_host(token: torch.Tensor, logprob: torch.Tensor) -> tuple[list[int], list[float]]:
-    """Both [B] in a single transfer; doubles hold ids exactly."""
-    tokens, logprobs = torch.stack((token.double(), logprob.double())).tolist()
-    return [int(number) for number in tokens], logprobs
+def _accumulate(widths: Sequence[int]) -> Iterator[int]:
+    total = 0
+    for width in widths:
+        total += width
+        yield total

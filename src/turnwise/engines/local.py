@@ -1,7 +1,9 @@
 """The local engine: continuous batched sampling in process, on the learner's own weights.
 
 Invariant: everything happens in one task of the caller's event loop, admit, prefill, decode, resolve, and
-between two steps the episodes run; so with tools that run inline the order of all things is fixed.
+between two steps the episodes run; so with tools that run inline the order of all things is fixed. A GPU decodes
+meanwhile: a forward is launched before the tokens of the one before it are looked at, and what it sampled for a turn
+that had ended is left out.
 """
 
 import asyncio
@@ -9,18 +11,21 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from pydantic import PositiveInt
 from transformers import PreTrainedModel
 
 from turnwise.engines.base import Completion, Sampling
+from turnwise.engines.device import Answer
 from turnwise.engines.lanes import Feed, Lanes
 from turnwise.engines.slots import Loan, Request, Slot, SlotTable
 from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.errors import ModelError
+from turnwise.ledger import Ledger
 from turnwise.settings import Settings
 
 
@@ -44,10 +49,29 @@ class Counters:
     decode_tokens: int = 0
     """Tokens sampled by decode steps; each turn's first comes from its prefill."""
     decode_steps: int = 0
+    lane_steps: int = 0
+    """Lanes of all decode steps together, whether or not they had a turn to sample."""
+    idle_lanes: int = 0
+    """Those among them that had none: between the lanes in use, or run ahead of a turn's end."""
+    prefill_padding: int = 0
+    """What prefills computed beside prompt tokens, to make rows even."""
     evictions: int = 0
     """Idle sessions that lost their cache to another and will be read anew."""
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flight:
+    """A forward that was launched: for whom, and where its tokens come back."""
+
+    slots: list[Slot]
+    turns: list[Request]
+    lanes: list[int] | None
+    """Where in the answer each slot's token is; None when they are in order."""
+    answer: Answer
+    decoded: bool
+    """It fed the tokens that were sampled last, which the slots hold then."""
 
 
 class LocalEngine:
@@ -60,9 +84,11 @@ class LocalEngine:
         settings: EngineSettings,
         context_limit: int | None = None,
         autocast: torch.dtype | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """`context_limit` defaults to the model's positions; `autocast` runs matmuls and the cache in that type."""
         self._model = model
+        self._ledger = ledger or Ledger()
         self._settings = settings
         self._context_limit = resolve_context_limit(model, context_limit)
         self._lanes = Lanes(
@@ -71,6 +97,9 @@ class LocalEngine:
         self._table = SlotTable(settings.slots)
         self._queue: deque[Request] = deque()
         self._arrivals: list[Slot] = []
+        self._flights: deque[_Flight] = deque()
+        self._ahead = 1 if self._lanes.runs_ahead else 0
+        """How many forwards may be under way while the host goes on."""
         self._task: asyncio.Task[None] | None = None
         self._version = 0
         self._counters = Counters()
@@ -123,11 +152,13 @@ class LocalEngine:
 
         A turn under way goes on with the new weights, its context read anew, and keeps the version of its start.
         """
-        copy_weights(self._model, weights)
-        self._version = version
-        self._lanes.clear()
-        self._table.drop_caches()
-        self._arrivals = self._table.in_use
+        self._land(0)
+        with self._ledger.spend("load"):
+            copy_weights(self._model, weights)
+            self._version = version
+            self._lanes.refresh()
+            self._table.drop_caches()
+            self._arrivals = self._table.in_use
 
     def _wake(self) -> None:
         """Makes sure that the sampling task runs, in the caller's loop."""
@@ -143,8 +174,10 @@ class LocalEngine:
         while self._queue or self._table.in_use:
             self._admit()
             self._prefill()
-            self._decode()
+            self._land(self._ahead)
+            self._land(self._ahead if self._decode() else 0)
             await asyncio.sleep(0)
+        self._land(0)
 
     def _settle(self, task: asyncio.Task[None]) -> None:
         """Passes what ended the sampling task, if it did not simply run dry, on to everyone who waits."""
@@ -160,8 +193,9 @@ class LocalEngine:
         """Drops all requests and all caches, whose state nobody can vouch for any more."""
         self._queue.clear()
         self._arrivals.clear()
+        self._flights.clear()
         self._table.clear()
-        self._lanes.clear()
+        self._lanes.refresh()
 
     def _requests(self) -> list[Request]:
         seated = [slot.request for slot in self._table.slots if slot.request is not None]
@@ -204,20 +238,19 @@ class LocalEngine:
         """Reads what the arrivals miss and samples the first token of each."""
         if not self._arrivals:
             return
-        began = time.perf_counter()
         arrivals, self._arrivals = self._arrivals, []
-        self._lanes.prepare(
-            [slot.lane for slot in arrivals],
-            [slot.turn.sampling for slot in arrivals],
-            drawn=[len(slot.turn.ids) for slot in arrivals],
-        )
-        for loans in self._table.waves(arrivals):
-            self._lend([loan for loan in loans if loan.donor is not None])
-            for slot in (slots := [loan.slot for loan in loans]):
-                self._read_ahead(slot)
-            for batch in _batches(slots, self._settings.prefill_tokens):
-                self._begin(batch)
-        self._count(prefill_seconds=time.perf_counter() - began)
+        with self._spend("prefill"):
+            self._lanes.prepare(
+                [slot.lane for slot in arrivals],
+                [slot.turn.sampling for slot in arrivals],
+                drawn=[len(slot.turn.ids) for slot in arrivals],
+            )
+            for loans in self._table.waves(arrivals):
+                self._lend([loan for loan in loans if loan.donor is not None])
+                for slot in (slots := [loan.slot for loan in loans]):
+                    self._read_ahead(slot)
+                for batch in _batches(slots, self._settings.prefill_tokens, padded=self._lanes.pads):
+                    self._begin(batch)
 
     def _lend(self, loans: Sequence[Loan]) -> None:
         if not loans:
@@ -238,43 +271,70 @@ class LocalEngine:
     def _begin(self, slots: Sequence[Slot]) -> None:
         """Reads the rest of these prompts in one forward and samples after each."""
         feeds = [Feed(lane=slot.lane, start=len(slot.held), ids=slot.missing()) for slot in slots]
-        tokens, logprobs = self._lanes.prefill(feeds, **_needs(slots))
+        answer = self._lanes.prefill(feeds, **_needs(slots))
         for slot, feed in zip(slots, feeds, strict=True):
             self._hold(slot, feed.ids)
-        self._take(slots, tokens, logprobs)
+        if self._lanes.pads:
+            width = max(len(feed.ids) for feed in feeds)
+            self._count(prefill_padding=sum(width - len(feed.ids) for feed in feeds))
+        self._launch(slots, None, answer, decoded=False)
 
     def _hold(self, slot: Slot, ids: Sequence[int]) -> None:
         slot.held += ids
         self._count(prefill_tokens=len(ids))
 
-    def _decode(self) -> None:
-        """Samples one more token for every turn under way."""
+    def _decode(self) -> bool:
+        """Samples one more token for every turn under way; False if there is none to sample."""
         self._pack()
-        slots = self._table.in_use
+        slots = [slot for slot in self._table.in_use if not slot.turn.all_launched]
         if not slots:
-            return
-        began = time.perf_counter()
-        length = max(len(slot.held) for slot in slots) + 1
-        tokens, logprobs = self._lanes.decode(slots[-1].lane + 1, length, **_needs(slots))
-        for slot in slots:
-            slot.held.append(slot.turn.ids[-1])
-        self._take(slots, [tokens[slot.lane] for slot in slots], [logprobs[slot.lane] for slot in slots])
-        self._count(decode_tokens=len(slots), decode_steps=1, decode_seconds=time.perf_counter() - began)
+            return False
+        lanes = slots[-1].lane + 1
+        with self._spend("decode"):
+            answer = self._lanes.decode(lanes, max(map(_reach, slots)), **_needs(slots))
+            self._count(decode_steps=1, lane_steps=lanes, idle_lanes=lanes - len(slots))
+            self._launch(slots, [slot.lane for slot in slots], answer, decoded=True)
+        return True
 
     def _pack(self) -> None:
         swaps = self._table.swaps()
         if swaps:
-            length = max(len(slot.held) for pair in swaps for slot in pair)
+            length = max(_reach(slot) for pair in swaps for slot in pair)
             self._lanes.exchange([slot.lane for slot, _ in swaps], [slot.lane for _, slot in swaps], length)
             for one, other in swaps:
                 self._table.exchange(one, other)
 
-    def _take(self, slots: Sequence[Slot], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    def _launch(self, slots: Sequence[Slot], lanes: list[int] | None, answer: Answer, *, decoded: bool) -> None:
+        turns = [slot.turn for slot in slots]
+        for turn in turns:
+            turn.launched += 1
+        self._flights.append(_Flight(slots=list(slots), turns=turns, lanes=lanes, answer=answer, decoded=decoded))
+
+    def _land(self, in_flight: int) -> None:
+        """Takes the tokens of all forwards but the newest `in_flight`, and hands over the turns that they end."""
+        while len(self._flights) > in_flight:
+            flight = self._flights.popleft()
+            with self._spend("decode" if flight.decoded else "prefill"):
+                tokens, logprobs = flight.answer.wait()
+                lanes = range(len(tokens)) if flight.lanes is None else flight.lanes
+                # A turn that ended, or was withdrawn, while the forward ran has no use for its token.
+                asked = [
+                    (slot, tokens[lane], logprobs[lane])
+                    for slot, turn, lane in zip(flight.slots, flight.turns, lanes, strict=True)
+                    if slot.request is turn
+                ]
+                if flight.decoded:
+                    for slot, _, _ in asked:
+                        slot.held.append(slot.turn.ids[-1])
+                    self._count(decode_tokens=len(asked), idle_lanes=len(flight.slots) - len(asked))
+                self._take(asked)
+
+    def _take(self, sampled: Sequence[tuple[Slot, int, float]]) -> None:
         """Adds one sampled token to each turn and hands over those that it ends."""
-        if not math.isfinite(math.fsum(logprobs)):
+        if not math.isfinite(math.fsum(logprob for _, _, logprob in sampled)):
             raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
         ended: list[Slot] = []
-        for slot, token, logprob in zip(slots, tokens, logprobs, strict=True):
+        for slot, token, logprob in sampled:
             turn = slot.turn
             if turn.version is None:
                 turn.version = self._version
@@ -287,21 +347,37 @@ class LocalEngine:
             self._table.vacate(slot)
             turn.complete()
 
+    @contextmanager
+    def _spend(self, account: Literal["prefill", "decode"]) -> Iterator[None]:
+        began = time.perf_counter()
+        with self._ledger.spend(account):
+            yield
+        self._count(**{f"{account}_seconds": time.perf_counter() - began})
+
     def _count(self, **amounts: float) -> None:
         """Adds to the counters of these names."""
         sums = {name: getattr(self._counters, name) + amount for name, amount in amounts.items()}
         self._counters = replace(self._counters, **sums)
 
 
-def _batches(slots: Sequence[Slot], budget: int) -> Iterator[list[Slot]]:
-    """Slots whose missing tokens, padded to the longest, fit the budget together; like lengths side by side."""
+def _batches(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[list[Slot]]:
+    """Slots whose missing tokens fit the budget together; padded, like lengths lie side by side."""
     batch: list[Slot] = []
+    tokens = 0
     for slot in sorted(slots, key=lambda slot: len(slot.missing())):
-        if batch and (len(batch) + 1) * len(slot.missing()) > budget:
+        width = len(slot.missing())
+        tokens = (len(batch) + 1) * width if padded else tokens + width
+        if batch and tokens > budget:
             yield batch
-            batch = []
+            batch, tokens = [], width
         batch.append(slot)
     yield batch
+
+
+def _reach(slot: Slot) -> int:
+    """The keys that a slot's next token sees, itself included: what is held, and what is on its way."""
+    under_way = slot.request.launched - len(slot.request.ids) if slot.request is not None else 0
+    return len(slot.held) + under_way + 1
 
 
 class _Needs(TypedDict):

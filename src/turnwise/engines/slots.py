@@ -28,6 +28,13 @@ class Request:
     """Of the weights that sampled the first token."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    launched: int = 0
+    """Tokens that forwards were launched for, whether or not they have come back yet."""
+
+    @property
+    def all_launched(self) -> bool:
+        """Whether another forward could add nothing to the turn."""
+        return self.launched >= self.sampling.max_tokens
 
     def take(self, token: int, logprob: float) -> bool:
         """Adds a sampled token; True when it was the last."""
