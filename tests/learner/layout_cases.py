@@ -69,7 +69,18 @@ def _in_steps(trajectory):
     return dataclasses.replace(trajectory, turns=tuple(turns))
 
 
-def learner_of(case, *, budget=1000, packing=False, ranks=ALONE, minibatches=1, model=None, **settings):
+def learner_of(
+    case,
+    *,
+    budget=1000,
+    packing=False,
+    ranks=ALONE,
+    minibatches=1,
+    model=None,
+    compile=False,
+    checkpointing=False,
+    **settings,
+):
     """A learner in float64 that clips its gradients, with a critic that has opinions."""
     optimizer = OptimizerSettings(lr=0.01, max_grad_norm=0.05)
     learner = Learner(
@@ -77,6 +88,8 @@ def learner_of(case, *, budget=1000, packing=False, ranks=ALONE, minibatches=1, 
         settings=LearnerSettings(
             tokens_per_microbatch=budget,
             packing=packing,
+            compile=compile,
+            checkpointing=checkpointing,
             minibatches=minibatches,
             optimizer=optimizer,
             critic=CriticSettings(optimizer=optimizer),

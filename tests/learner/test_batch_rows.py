@@ -202,3 +202,61 @@ def test_a_fixed_length_takes_the_place_of_the_tokens_there_are():
     weights = batch.weights(range(3), "fixed", fixed_length=10)
     assert weights[batch.trained].tolist() == pytest.approx([1 / 20] * 6)
     assert batch.weights([0], "fixed", fixed_length=10)[batch.trained].tolist() == pytest.approx([0.1] * 3 + [0] * 3)
+
+
+def _long(prompt, *turns):
+    """An episode whose prompt is long enough to share; the rest is read and said by turns."""
+    moves = [turn(prompt if place == 0 else read, said, opens=place == 0) for place, (read, said) in enumerate(turns)]
+    return episode(*moves)
+
+
+ONE, OTHER = list(range(100, 140)), list(range(200, 240))
+"""Two prompts of forty tokens."""
+
+
+def test_equal_prompts_are_laid_out_once():
+    """Rows of forty tokens and a few, of two groups, and what is left of each when its prompt is in another."""
+    groups = [
+        group(_long(ONE, ([], [1, 2]), ([3], [4])), _long(ONE, ([], [5])), _long(ONE, ([], [6, 7, 8]))),
+        group(_long(OTHER, ([], [9])), episode(turn([1, 2], [3], opens=True))),
+    ]
+    batch = Batch.of(groups)
+    (micro,) = batch.micro_batches(1000, packing=True, share_prompts=True)
+    assert micro.ids.tolist() == [[*ONE, 1, 2, 3, 4, 6, 7, 8, 5, *OTHER, 9, 1, 2, 3]]
+    assert micro.positions.tolist() == [[*range(44), 40, 41, 42, 40, *range(41), 0, 1, 2]]
+    assert (micro.tokens, micro.shared) == (92, 80)
+    assert micro.target.tolist() == [1, 2, 4, 6, 7, 8, 5, 9, 3]
+    assert micro.ids.flatten()[micro.position].tolist() == micro.target.tolist()
+    assert micro.ids.flatten()[micro.before].tolist() == [139, 1, 3, 139, 6, 7, 139, 239, 2]
+    assert batch.ids[micro.token].tolist() == micro.target.tolist()
+
+
+def test_every_token_of_a_row_is_found_in_a_shared_layout():
+    groups = [group(*(_long(ONE, ([], [n]), ([n], [n + 1] * n)) for n in range(1, 6)))]
+    batch = Batch.of(groups)
+    for budget in (1000, 90, 1):
+        micros = batch.micro_batches(budget, packing=True, share_prompts=True, select=torch.ones_like(batch.action))
+        found = torch.zeros_like(batch.ids)
+        for micro in micros:
+            assert len(micro.positions[0]) <= max(budget, 47)
+            found[micro.token] = micro.ids.flatten()[micro.position]
+            follows = micro.positions.flatten()[micro.before] + 1 == micro.positions.flatten()[micro.position]
+            opens = micro.positions.flatten()[micro.position] == 0
+            assert bool((follows | opens).all()), "what predicts a token is one before it in its row"
+        assert torch.equal(found, batch.ids)
+    assert [micro.shared for micro in batch.micro_batches(1, packing=True, share_prompts=True)] == [0] * 5
+
+
+def test_short_prompts_are_not_worth_sharing():
+    batch = Batch.of([group(_long(ONE[:31], ([], [1])), _long(ONE[:31], ([], [2])))])
+    (micro,) = batch.micro_batches(1000, packing=True, share_prompts=True)
+    assert micro.shared == 0
+
+
+def test_rows_of_one_trajectory_stay_together_though_others_share_their_prompts():
+    rewritten = episode(turn(ONE, [1], opens=True), turn(OTHER, [2], opens=True))
+    batch = Batch.of([group(rewritten, rewritten), group(_long(ONE, ([], [3])))])
+    micros = batch.micro_batches(1000, packing=True, share_prompts=True, whole_trajectories=True)
+    assert [micro.ids.tolist() for micro in micros] == [[[*ONE, 1, 1, 3, *OTHER, 2, 2]]]
+    alone = batch.micro_batches(82, packing=True, share_prompts=True, whole_trajectories=True)
+    assert sorted(micro.target.tolist() for micro in alone) == [[1, 2], [1, 2], [3]]

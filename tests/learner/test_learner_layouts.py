@@ -14,6 +14,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from turnwise.learner import batch as batch_module
+from turnwise.learner import passes
+from turnwise.learner.passes import Packing
 from turnwise.types import StopReason
 
 LAYOUTS = [
@@ -61,6 +64,11 @@ def adapted():
     return model.double()
 
 
+def _said(update):
+    """What an update says of itself that does not depend on how its rows lie."""
+    return {name: value for name, value in update.metrics.items() if not name.endswith("_share")}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_no_layout_changes_a_gradient(name):
     case = CASES[name]
@@ -69,13 +77,38 @@ def test_no_layout_changes_a_gradient(name):
         found, update = update_of(learner_of(case, **layout))
         assert_same_gradients(found, expected)
         assert update.advantages == padded.advantages
-        said = {name: value for name, value in update.metrics.items() if name != "batch/padding_share"}
-        assert said == pytest.approx({name: padded.metrics[name] for name in said}, abs=1e-6)
+        assert _said(update) == pytest.approx(_said(padded), abs=1e-6)
     for layout in ({}, {"budget": 1}, {"packing": True, "budget": 40}):
         found, update = update_of(learner_of(case, **layout), one_row_per_step(GROUPS))
         assert_same_gradients(found, expected)
         assert update.advantages == padded.advantages
         assert update.metrics["batch/rows"] > padded.metrics["batch/rows"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nor_do_prompts_that_are_read_once(monkeypatch, name):
+    """One state then predicts the first action of several rows, and all of them teach it."""
+    expected, padded = update_of(learner_of(CASES[name]))
+    monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
+    for budget in (1000, 20, 1):
+        found, update = update_of(learner_of(CASES[name], packing=True, budget=budget))
+        assert_same_gradients(found, expected, 1e-8)
+        assert _said(update) == pytest.approx(_said(padded), abs=1e-6)
+        assert (update.metrics["batch/shared_share"] > 0.05) == (budget > 1)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gae"])
+def test_nor_do_rows_that_a_mask_keeps_apart(monkeypatch, name):
+    """As where a model's attention cannot be done row by row."""
+    expected, _ = update_of(learner_of(CASES[name]))
+    monkeypatch.setattr(passes, "can_attend_by_rows", lambda model, device: False)
+    learner = learner_of(CASES[name], packing=True)
+    assert learner.passes.packing is Packing.MASKED
+    assert_same_gradients(update_of(learner)[0], expected)
+
+
+def test_rows_are_packed_where_nothing_is_said():
+    assert learner_of(CASES["grpo"], packing=None).passes.packing is Packing.BY_ROWS
 
 
 def test_nor_where_both_masks_are_off():
@@ -85,8 +118,8 @@ def test_nor_where_both_masks_are_off():
 
 
 @pytest.mark.parametrize("build", [qwen2, qwen3, gemma3, adapted])
-def test_packed_rows_stay_apart_in_every_family(build):
-    """Windows of three tokens, shared heads of keys and values, adapters; policy and critic."""
+def test_packed_rows_stay_apart_in_every_family(monkeypatch, build):
+    """Windows of three tokens, shared heads of keys and values, adapters, shared prompts; policy and critic."""
 
     def gradients(**layout):
         torch.manual_seed(0)
@@ -95,6 +128,8 @@ def test_packed_rows_stay_apart_in_every_family(build):
     expected = gradients(budget=1)
     assert_same_gradients(gradients(packing=True), expected)
     assert_same_gradients(gradients(), expected)
+    monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
+    assert_same_gradients(gradients(packing=True), expected, 1e-8)
 
 
 def test_a_cut_off_episode_is_worth_the_critics_word_on_what_it_would_have_read():

@@ -96,3 +96,44 @@ def test_decay_spares_norms_and_biases():
     optimizer.step(0)
     assert float(module.weight.detach()) == pytest.approx(0.9 * weight)
     assert float(module.bias.detach()) == 1.0
+
+
+def test_steps_too_small_for_half_precision_add_up_in_masters():
+    """A thousandth of a step from 1 is nothing in bfloat16, whose next number below 1 is 1 − 2⁻⁸; ten of them are."""
+    module = nn.Linear(1, 1, bias=False).bfloat16()
+    nn.init.ones_(module.weight)
+    optimizer = Optimizer(module, OptimizerSettings(lr=0.0005), total_steps=10)
+    seen = []
+    for step in range(10):
+        module.weight.grad = torch.ones(1, 1, dtype=torch.bfloat16)
+        assert optimizer.step(step).outcome == "taken"
+        seen.append(float(module.weight.detach()))
+    assert seen[0] == 1.0
+    assert seen[-1] == pytest.approx(0.995, abs=2**-8), "and rounded"
+    assert seen[-1] < 1.0
+
+
+def test_masters_go_on_where_they_were():
+    def train(module, optimizer, steps):
+        for step in steps:
+            module.weight.grad = torch.full((1, 1), 1.0 - 0.1 * step, dtype=torch.bfloat16)
+            optimizer.step(step)
+
+    def make():
+        module = nn.Linear(1, 1, bias=False).bfloat16()
+        nn.init.ones_(module.weight)
+        return module, Optimizer(module, OptimizerSettings(lr=0.0007), total_steps=8)
+
+    whole, optimizer = make()
+    train(whole, optimizer, range(8))
+    first, before = make()
+    train(first, before, range(4))
+    second, after = make()
+    with torch.no_grad():
+        second.weight.copy_(first.weight)
+    after.load_state_dict(before.state_dict())
+    train(second, after, range(4, 8))
+    assert torch.equal(second.weight, whole.weight)
+    assert torch.equal(after.state_dict()["masters"][0], optimizer.state_dict()["masters"][0])
+    plain = nn.Linear(1, 1)
+    assert "masters" not in Optimizer(plain, OptimizerSettings(), total_steps=1).state_dict()

@@ -93,6 +93,7 @@ def test_adapters_are_part_of_the_policy():
 
 
 def test_the_head_in_pieces_gives_the_same_scores_and_gradients(monkeypatch):
+    """By itself in tiles, and called in pieces where somebody listens."""
     model = tiny_llama()
     (micro,) = Batch.of(GROUPS).micro_batches(1000)
 
@@ -104,9 +105,16 @@ def test_the_head_in_pieces_gives_the_same_scores_and_gradients(monkeypatch):
         return [scores.logprob.detach(), scores.entropy.detach(), *gradients]
 
     whole = run()
+    calls = []
+    model.lm_head.register_forward_hook(lambda *_: calls.append(None))
+    called = run()
+    assert len(calls) == 1
     monkeypatch.setattr(score_module, "_LOGITS_AT_ONCE", 3 * VOCABULARY)
-    for piece, expected in zip(run(), whole, strict=True):
-        torch.testing.assert_close(piece, expected, atol=1e-10, rtol=1e-8)
+    in_pieces = run()
+    assert len(calls) == 1 + 2 * 3, "three pieces, each once more in the backward pass"
+    for found in (called, in_pieces):
+        for piece, expected in zip(found, whole, strict=True):
+            torch.testing.assert_close(piece, expected, atol=1e-10, rtol=1e-8)
 
 
 def test_the_head_never_sees_context():

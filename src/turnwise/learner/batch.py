@@ -2,13 +2,12 @@
 
 Invariant: tokens lie end to end in order of time, trajectory after trajectory, so every per-token quantity is one
 flat tensor [L] and a mask is all it takes to choose tokens. The token at position t is predicted from t − 1.
-Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens, m tokens selected in a micro-batch, which is
-B rows padded to W, or one of W tokens in which rows lie end to end (B = 1).
+Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from turnwise.credit.base import Episodes
+from turnwise.learner.layout import MicroBatch, Span, pack, pad
 from turnwise.losses.aggregate import Aggregation, token_weights
 from turnwise.types import Group, StopReason, Trajectory
 
@@ -23,32 +23,8 @@ PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
 """For each trajectory, for each of its turns, one number per action token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """Rows that go through a model together, each padded on the right to the longest, or all end to end."""
-
-    ids: torch.Tensor
-    """[B, W] long: padded with 0, which no real token can see, since attention looks back only."""
-    positions: torch.Tensor | None
-    """[1, W] long: how far each token is into its own row, where rows lie end to end; None where they are padded."""
-    position: torch.Tensor
-    """[m] long: where each selected token sits in `ids.flatten()`; it is predicted from the position before."""
-    token: torch.Tensor
-    """[m] long: the same tokens as indices into the batch's flat tensors."""
-    target: torch.Tensor
-    """[m] long: their ids."""
-    tokens: int
-    """How many of `ids` are not padding."""
-
-    def to(self, device: torch.device) -> "MicroBatch":
-        return replace(
-            self,
-            ids=self.ids.to(device),
-            positions=None if self.positions is None else self.positions.to(device),
-            position=self.position.to(device),
-            token=self.token.to(device),
-            target=self.target.to(device),
-        )
+_SHORT_PROMPT = 32
+"""A prompt of fewer tokens is read again for every row: to share it would save less than it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +55,8 @@ class Batch:
     """[L] long."""
     row_start: tuple[int, ...]
     """R + 1 offsets into the flat tensors."""
+    row_prompt: tuple[int, ...]
+    """R lengths of what each row opens with, before its first action."""
     row_trajectory: torch.Tensor
     """[R] long."""
     group: torch.Tensor
@@ -129,6 +107,7 @@ class Batch:
             row=torch.arange(len(rows)).repeat_interleave(length),
             trajectory=trajectory,
             row_start=tuple(np.cumsum([0, *lengths]).tolist()),
+            row_prompt=tuple(int(row.prompt_mask.sum()) for _, row in rows),
             row_trajectory=row_trajectory,
             group=torch.tensor([number for _, number, _ in kept], dtype=torch.long),
             truncated=torch.tensor([t.stop.truncated for _, _, t in kept], dtype=torch.bool),
@@ -180,7 +159,9 @@ class Batch:
         among: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """[L] float: what each trained token of a mini-batch weighs in its loss, or of those `among` these [L]."""
-        chosen = self.trained & torch.isin(self.row, torch.tensor(rows))  # [L]
+        theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
+        theirs[torch.tensor(rows, dtype=torch.long)] = True
+        chosen = self.trained & theirs[self.row]  # [L]
         chosen = chosen if among is None else chosen & among
         weights = torch.zeros(len(self.ids))  # [L]
         weights[chosen] = token_weights(self.trajectory[chosen], mode, fixed_length=fixed_length)
@@ -213,25 +194,51 @@ class Batch:
         rows: Iterable[int] | None = None,
         select: torch.Tensor | None = None,
         packing: bool = False,
+        share_prompts: bool = False,
         whole_trajectories: bool = False,
     ) -> list[MicroBatch]:
         """Puts rows of like length together, longest first, at most `token_budget` tokens (padding counts) at a time.
 
-        `select` [L] says which tokens are asked about, the trained ones by default. Packed, rows lie end to end; else
-        they are padded. A row longer than the budget goes alone; so does a trajectory, where those are kept whole, as
-        a loss needs whose tokens share one ratio. The same rows always fall into the same micro-batches.
+        `select` [L] says which tokens are asked about, the trained ones by default. Packed, rows lie end to end, and
+        may share the prompts they have in common; else they are padded. A row longer than the budget goes alone; so
+        does a trajectory, where those are kept whole, as a loss needs whose tokens share one ratio. The same rows
+        always fall into the same micro-batches.
         """
-        rows = range(self.rows) if rows is None else rows
+        assert packing or not share_prompts, "only rows that lie end to end can share a prompt"
+        rows = list(range(self.rows) if rows is None else rows)
         select = self.trained if select is None else select
+        leader = self._leaders(rows) if share_prompts else {row: row for row in rows}
         units = self._by_trajectory(rows) if whole_trajectories else [[row] for row in rows]
-        size = self._tokens if packing else self._padded_tokens
         packs: list[list[int]] = []
-        for unit in sorted(units, key=lambda unit: (-max(map(self._length, unit)), unit)):
-            if packs and size([*packs[-1], *unit]) <= token_budget:
+        for unit in self._longest_first(units, leader):
+            together = [*packs[-1], *unit] if packs else unit
+            size = self._packed_tokens(together, leader) if packing else len(together) * self._longest(together)
+            if packs and size <= token_budget:
                 packs[-1] += unit
             else:
                 packs.append(list(unit))
-        return [self._lay_out(pack, select, packing) for pack in packs]
+        return [self._lay_out(rows, select, leader if packing else None) for rows in packs]
+
+    def _longest_first(self, units: Sequence[list[int]], leader: Mapping[int, int]) -> list[list[int]]:
+        """Units of rows by length, where those with one leader stay together and count as long as their longest."""
+        family = [leader[unit[0]] for unit in units]
+        reach: dict[int, int] = {}
+        for unit, head in zip(units, family, strict=True):
+            reach[head] = max(reach.get(head, 0), self._longest(unit))
+        ranked = sorted(
+            (-reach[head], head, -self._longest(unit), unit) for unit, head in zip(units, family, strict=True)
+        )
+        return [unit for *_, unit in ranked]
+
+    def _leaders(self, rows: Iterable[int]) -> dict[int, int]:
+        """For each row, the first of them with the same prompt, where that is long enough to be worth sharing."""
+        first: dict[bytes, int] = {}
+        leader: dict[int, int] = {}
+        for row in rows:
+            start, length = self.row_start[row], self.row_prompt[row]
+            prompt = self.ids[start : start + length].numpy().tobytes()
+            leader[row] = first.setdefault(prompt, row) if length >= _SHORT_PROMPT else row
+        return leader
 
     def _by_trajectory(self, rows: Iterable[int]) -> list[list[int]]:
         return [list(own) for _, own in itertools.groupby(sorted(rows), key=self.row_trajectory.tolist().__getitem__)]
@@ -239,33 +246,32 @@ class Batch:
     def _length(self, row: int) -> int:
         return self.row_start[row + 1] - self.row_start[row]
 
-    def _tokens(self, rows: Sequence[int]) -> int:
+    def _longest(self, rows: Iterable[int]) -> int:
+        return max(map(self._length, rows))
+
+    def _tokens(self, rows: Iterable[int]) -> int:
         return sum(map(self._length, rows))
 
-    def _padded_tokens(self, rows: Sequence[int]) -> int:
-        return len(rows) * max(map(self._length, rows))
+    def _packed_tokens(self, rows: Sequence[int], leader: Mapping[int, int]) -> int:
+        """How many tokens rows have end to end, where each prompt is read once."""
+        owners = enumerate(_owners(rows, leader))
+        return self._tokens(rows) - sum(self.row_prompt[rows[place]] for place, owner in owners if owner != place)
 
-    def _lay_out(self, pack: Sequence[int], select: torch.Tensor, packing: bool) -> MicroBatch:
-        spans = [(self.row_start[row], self.row_start[row + 1]) for row in pack]
-        rows = [self.ids[a:b] for a, b in spans]
-        positions = None
-        if packing:
-            ids = torch.cat(rows)[None]  # [1, W]
-            positions = torch.cat([torch.arange(len(row)) for row in rows])[None]  # [1, W]
-            starts = [0, *itertools.accumulate(len(row) for row in rows[:-1])]
-        else:
-            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, W]
-            starts = [number * ids.shape[1] for number in range(len(rows))]
-        offsets = [select[a:b].nonzero().flatten() for a, b in spans]
-        token = torch.cat([a + offset for (a, _), offset in zip(spans, offsets, strict=True)])  # [m]
-        return MicroBatch(
-            ids=ids,
-            positions=positions,
-            position=torch.cat([start + offset for start, offset in zip(starts, offsets, strict=True)]),
-            token=token,
-            target=self.ids[token],
-            tokens=sum(map(len, rows)),
-        )
+    def _lay_out(self, rows: Sequence[int], select: torch.Tensor, leader: Mapping[int, int] | None) -> MicroBatch:
+        """Rows end to end, those with one leader side by side; without leaders, padded."""
+        if leader is not None:
+            first = {leader[row]: place for place, row in reversed(list(enumerate(rows)))}
+            rows = sorted(rows, key=lambda row: first[leader[row]])
+        spans = [
+            Span(
+                start=self.row_start[row],
+                end=self.row_start[row + 1],
+                prompt=self.row_prompt[row],
+                selected=select[self.row_start[row] : self.row_start[row + 1]].nonzero().flatten(),
+            )
+            for row in rows
+        ]
+        return pad(self.ids, spans) if leader is None else pack(self.ids, spans, _owners(rows, leader))
 
     def by_turn(self, per_token: torch.Tensor) -> PerTurn:
         """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
@@ -310,6 +316,12 @@ def _states(
     if not numbers:
         return None
     return torch.tensor(known)[torch.tensor(first)[trajectory] + turn]  # [L]
+
+
+def _owners(rows: Sequence[int], leader: Mapping[int, int]) -> list[int]:
+    """For each row, the place among them of the first that has its leader."""
+    first: dict[int, int] = {}
+    return [first.setdefault(leader[row], place) for place, row in enumerate(rows)]
 
 
 def _trainable(trajectory: Trajectory) -> bool:

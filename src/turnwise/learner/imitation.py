@@ -9,9 +9,10 @@ seen text learns to copy from what it reads much sooner when it also learns to e
 import torch
 from torch import nn
 
-from turnwise.learner.batch import Batch, MicroBatch
+from turnwise.learner.batch import Batch
+from turnwise.learner.layout import MicroBatch
 from turnwise.learner.optimizer import Optimizer
-from turnwise.learner.passes import Passes, mode
+from turnwise.learner.passes import Passes
 from turnwise.learner.score import score
 
 
@@ -37,8 +38,8 @@ def imitate(
     weights = (weights / weights.sum()).to(device)
     total = torch.zeros((), device=device)
     passes = Passes(device=device, autocast=autocast, temperature=1.0, token_budget=token_budget)
-    with mode(model, training=True):
-        for micro in batch.micro_batches(token_budget):
+    with passes.running(model, training=True):
+        for micro in passes.micro_batches(batch):
             with passes.precision():
                 loss = imitation_loss(model, micro.to(device), weights)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

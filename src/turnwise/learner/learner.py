@@ -9,8 +9,9 @@ Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end),
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from pydantic import Field
@@ -18,12 +19,14 @@ from torch import nn
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, RunError
-from turnwise.learner.batch import Batch, MicroBatch, PerTurn
+from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.critic import Critic, CriticSettings
 from turnwise.learner.labels import Labels, label
+from turnwise.learner.layers import CompiledLayers, require_layers
+from turnwise.learner.layout import MicroBatch
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings, OptimizerStep
-from turnwise.learner.passes import Passes, mode, seeded
+from turnwise.learner.passes import Packing, Passes, choose_packing, mode, seeded
 from turnwise.learner.ranks import ALONE, Ranks
 from turnwise.learner.reference import Reference
 from turnwise.learner.score import check_packing, check_scoring, score
@@ -31,6 +34,9 @@ from turnwise.losses.settings import LossSettings
 from turnwise.seeds import derive_seed
 from turnwise.settings import Settings
 from turnwise.types import Group
+
+if TYPE_CHECKING:
+    from turnwise.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +53,14 @@ class LearnerSettings(Settings):
     """Into how many optimizer steps an epoch is split, by whole trajectories."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """The most tokens, padding included, that go through a model at once; it changes memory, never the gradient."""
-    packing: bool = False
-    """On, rows of a micro-batch lie end to end; off, they are padded to the longest. It never changes the gradient, and
-    saves what padding costs; but attention then costs the square of the micro-batch and no more that of its rows."""
+    packing: bool | None = None
+    """On, rows of a micro-batch lie end to end, and long prompts that are equal are read once; off, rows are padded to
+    the longest. None packs where the model's attention can be done row by row: where it cannot, packed rows are kept
+    apart by a mask, and cost the square of the micro-batch. It never changes the gradient."""
+    compile: bool = False
+    """Layers run as torch.compile makes them, which takes the first update a minute and every other less time."""
+    checkpointing: bool = False
+    """Layers are run again in the backward pass, in place of keeping what they computed: less memory, more time."""
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
@@ -71,8 +82,8 @@ class _Part:
     micros: list[MicroBatch]
     weights: torch.Tensor
     """[L] float: what each trained token weighs in the policy's loss."""
-    value_weights: torch.Tensor
-    """[L] float: and in the critic's, which may be taught at some of them alone."""
+    value_weights: torch.Tensor | None
+    """[L] float: and in the critic's, which may be taught at some of them alone; None without one."""
     sampler_logprob: torch.Tensor
     """[L] float: zero where nothing was sampled."""
 
@@ -92,8 +103,9 @@ class Learner:
         device: torch.device,
         autocast: torch.dtype | None = None,
         ranks: Ranks = ALONE,
+        ledger: "Ledger | None" = None,
     ) -> None:
-        """`temperature` is the sampler's; `total_steps` counts updates, for the schedules.
+        """`temperature` is the sampler's; `total_steps` counts updates, for the schedules; a ledger is told of time.
 
         Every one of several ranks makes a learner of the same model, and updates it with the same groups and seed.
         """
@@ -105,18 +117,23 @@ class Learner:
         self.settings, self.credit, self.loss = settings, credit, loss
         self.version = 0
         self._device, self._ranks = device, ranks
-        self._passes = Passes(
+        for option in ("compile", "checkpointing"):
+            if getattr(settings, option):
+                require_layers(model, option)
+        passes = Passes(
             device=device,
             autocast=autocast,
             temperature=temperature,
             token_budget=settings.tokens_per_microbatch,
-            packing=settings.packing,
             ranks=ranks,
+            checkpointing=settings.checkpointing,
+            ledger=ledger,
         )
         with mode(model, training=False):
-            with self._passes.precision():
+            with passes.precision():
                 check_scoring(model, device)
-            if settings.packing:
+                packing = choose_packing(model, device, asked=settings.packing)
+            if packing is Packing.MASKED:
                 check_packing(model, device)
         self.optimizer = Optimizer(model, settings.optimizer, total_steps=total_steps)
         self.reference = Reference(model) if loss.kl > 0 else None
@@ -125,9 +142,15 @@ class Learner:
         if credit.needs_critic:
             self.critic = Critic(model)
             self.critic_optimizer = Optimizer(self.critic, settings.critic.optimizer, total_steps=total_steps)
+        compiled = CompiledLayers(*self._modules()) if settings.compile else None
+        self.passes = replace(passes, packing=packing, compiled=compiled)
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:
         """Learns from groups sampled by this policy (or one not much older), and counts one version up."""
+        with self._accounted():
+            return self._update(groups, seed)
+
+    def _update(self, groups: Sequence[Group], seed: int) -> Update:
         self._refuse_lonely(groups)
         batch = Batch.of(
             groups,
@@ -144,7 +167,7 @@ class Learner:
                 model=self.model,
                 critic=self.critic,
                 reference=self.reference,
-                passes=self._passes,
+                passes=self.passes,
                 credit=self.credit,
                 loss=self.loss,
             )
@@ -153,14 +176,21 @@ class Learner:
         self.version += 1
         return Update(metrics=metrics, advantages=batch.by_turn(advantage))
 
+    def _accounted(self) -> AbstractContextManager[None]:
+        ledger = self.passes.ledger
+        return nullcontext() if ledger is None else ledger.spend("update")
+
+    def _modules(self) -> list[nn.Module]:
+        return [module for module in (self.model, self.critic) if module is not None]
+
     def _learn(self, batch: Batch, labels: Labels, seed: int) -> dict[str, float]:
         """Epochs of mini-batches, each one step of the policy and one of the critic."""
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
-        modules = [module for module in (self.model, self.critic) if module is not None]
         policy: list[Measured] = []
         critic: list[Measured] = []
         micros: list[MicroBatch] = []
-        with mode(*modules, training=True), seeded(derive_seed(seed, "dropout", self._ranks.rank), self._device):
+        dropout = derive_seed(seed, "dropout", self._ranks.rank)
+        with self.passes.running(*self._modules(), training=True), seeded(dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
                     part = self._prepare(batch, rows, labels)
@@ -169,7 +199,7 @@ class Learner:
                         policy.append(self._policy_step(part, labels))
                     if self.critic is not None:
                         critic.append(self._critic_step(part, labels))
-        metrics = {"batch/padding_share": self._padding_share(micros)} | _summarise("policy", policy)
+        metrics = self._read(micros) | _summarise("policy", policy)
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
@@ -181,16 +211,14 @@ class Learner:
     def _prepare(self, batch: Batch, rows: Sequence[int], labels: Labels) -> _Part:
         """This rank's share of a mini-batch, with weights over the whole of it."""
         aggregation, length = self.loss.aggregation, self.loss.fixed_length
-        read = None if labels.value_mask is None else labels.value_mask.cpu()  # [L]
+        value_weights = None
+        if self.critic is not None:
+            read = None if labels.value_mask is None else labels.value_mask.cpu()  # [L]
+            value_weights = batch.weights(rows, aggregation, fixed_length=length, among=read).to(self._device)
         return _Part(
-            micros=batch.micro_batches(
-                self.settings.tokens_per_microbatch,
-                rows=batch.share(rows, self._ranks.rank, self._ranks.world),
-                packing=self.settings.packing,
-                whole_trajectories=self.loss.ratio == "trajectory",
-            ),
+            micros=self.passes.micro_batches(batch, rows=rows, whole_trajectories=self.loss.ratio == "trajectory"),
             weights=batch.weights(rows, aggregation, fixed_length=length).to(self._device),
-            value_weights=batch.weights(rows, aggregation, fixed_length=length, among=read).to(self._device),
+            value_weights=value_weights,
             sampler_logprob=batch.logprob.to(self._device),
         )
 
@@ -198,8 +226,8 @@ class Learner:
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in part.micros):
-            with self._passes.precision():
-                scores = score(self.model, micro, self._passes.temperature)
+            with self.passes.precision():
+                scores = score(self.model, micro, self.passes.temperature)
             here = labels.at(micro.token)
             loss, measures = policy_objective(scores, here, self.loss)  # [m]
             weight = part.weights[micro.token]  # [m]
@@ -217,10 +245,11 @@ class Learner:
     def _critic_step(self, part: _Part, labels: Labels) -> Measured:
         assert self.critic is not None
         assert self.critic_optimizer is not None
+        assert part.value_weights is not None
         total = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in part.micros):
-            with self._passes.precision():
-                value = self.critic(micro.ids, micro.positions).flatten()[micro.position - 1]  # [m]
+            with self.passes.precision():
+                value = self.critic(micro.ids, micro.positions).flatten()[micro.before]  # [m]
             weight = part.value_weights[micro.token]  # [m]
             loss = (weight * critic_objective(value, labels.at(micro.token), self.loss)).sum()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -229,18 +258,19 @@ class Learner:
         step = self.critic_optimizer.step(self.version)
         return {"critic/loss": sum(self._ranks.gather(float(total)))}, step
 
-    def _padding_share(self, micros: Sequence[MicroBatch]) -> float:
-        """The share of what models read that is padding."""
-        read = torch.tensor([sum(micro.tokens for micro in micros), sum(micro.ids.numel() for micro in micros)])
-        tokens, places = self._ranks.sum_(read).tolist()
-        return float(1 - tokens / places)
+    def _read(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
+        """What of all that models read was padding, and what of the rows they were spared."""
+        mine = [(micro.tokens, micro.ids.numel(), micro.shared) for micro in micros]
+        read = torch.tensor(mine, dtype=torch.long).reshape(-1, 3).sum(0)
+        tokens, places, shared = self._ranks.sum_(read).tolist()
+        return {"batch/padding_share": 1 - tokens / places, "batch/shared_share": shared / (tokens + shared)}
 
     def _require_agreement(self, batch: Batch) -> None:
         """Ranks that were given other groups, or hold other weights, would add up gradients of different things."""
         if self._ranks.world == 1:
             return
-        modules = [module for module in (self.model, self.critic) if module is not None]
-        sums = torch.stack([p.detach().sum(dtype=torch.double) for module in modules for p in module.parameters()])
+        parameters = [p for module in self._modules() for p in module.parameters()]
+        sums = torch.stack([p.detach().sum(dtype=torch.double) for p in parameters])
         digest = hashlib.blake2b(repr((self.version, sums.tolist())).encode())
         for tensor in (batch.ids, batch.action, batch.logprob, batch.reward, batch.row):
             digest.update(tensor.numpy().tobytes())

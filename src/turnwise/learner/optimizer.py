@@ -2,6 +2,7 @@
 
 Invariant: a gradient that is not finite never reaches the weights: the step is skipped and counted, and several in
 a row end the run. A gradient that is exactly zero moves nothing either: neither momentum nor decay acts alone.
+Weights in half precision are rounded copies of float32 masters, in which steps too small to be seen in them add up.
 """
 
 import copy
@@ -77,16 +78,17 @@ class Optimizer:
         self.settings = settings
         self.total_steps = total_steps
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._masters = [_master(p) for p in self._parameters]
         self._skipped_in_a_row = 0
         self._adam = torch.optim.AdamW(
             [
-                {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-                {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
+                {"params": [p for p in self._masters if p.ndim > 1], "weight_decay": settings.weight_decay},
+                {"params": [p for p in self._masters if p.ndim <= 1], "weight_decay": 0.0},
             ],
             lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
-            fused=all(p.is_cuda for p in self._parameters),
+            fused=True,
         )
 
     def lr(self, step: int) -> float:
@@ -95,7 +97,10 @@ class Optimizer:
     def step(self, step: int) -> OptimizerStep:
         """Applies the gradients at the rate of this step of the schedule."""
         limit = self.settings.max_grad_norm
-        norm = float(nn.utils.clip_grad_norm_(self._parameters, math.inf if limit is None else limit))
+        for parameter, master in self._rounded():
+            master.grad = None if parameter.grad is None else parameter.grad.to(master.dtype)
+            parameter.grad = None
+        norm = float(nn.utils.clip_grad_norm_(self._masters, math.inf if limit is None else limit))
         outcome: Literal["taken", "idle", "skipped"] = "taken" if norm > 0 else "idle"
         if not math.isfinite(norm):
             outcome = "skipped"
@@ -107,6 +112,9 @@ class Optimizer:
             for group in self._adam.param_groups:
                 group["lr"] = self.lr(step)
             self._adam.step()
+            with torch.no_grad():
+                for parameter, master in self._rounded():
+                    parameter.copy_(master)
         self._adam.zero_grad(set_to_none=True)
         if self._skipped_in_a_row >= _PATIENCE:
             raise TurnwiseError(
@@ -115,13 +123,32 @@ class Optimizer:
             )
         return OptimizerStep(grad_norm=norm, outcome=outcome)
 
+    def _rounded(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """The weights that have a master, each with it."""
+        pairs = zip(self._parameters, self._masters, strict=True)
+        return [(parameter, master) for parameter, master in pairs if master is not parameter]
+
     def state_dict(self) -> dict[str, object]:
-        return {"adam": self._adam.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
+        state: dict[str, object] = {"adam": self._adam.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
+        masters = [master for _, master in self._rounded()]
+        return state | ({"masters": masters} if masters else {})
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        adam, skipped = state["adam"], state["skipped_in_a_row"]
+        adam, skipped, masters = state["adam"], state["skipped_in_a_row"], state.get("masters", [])
         assert isinstance(adam, dict)
         assert isinstance(skipped, int)
+        assert isinstance(masters, list)
         # torch keeps the tensors it is given: without a copy, two optimizers could share their moments.
         self._adam.load_state_dict(copy.deepcopy(adam))
         self._skipped_in_a_row = skipped
+        if masters:
+            with torch.no_grad():
+                for (_, master), saved in zip(self._rounded(), masters, strict=True):
+                    master.copy_(saved)
+
+
+def _master(parameter: nn.Parameter) -> torch.Tensor:
+    """What is stepped in place of a parameter: itself, or a float32 copy of one in half precision."""
+    if parameter.dtype not in (torch.bfloat16, torch.float16):
+        return parameter
+    return parameter.detach().float().requires_grad_()

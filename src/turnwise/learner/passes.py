@@ -1,24 +1,50 @@
-"""How a pass through a model is run: its mode, precision and randomness, each put back afterwards.
+"""How a pass through a model is run: its mode, precision, attention and randomness, each put back afterwards.
 
 Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end).
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from turnwise.learner.batch import Batch, MicroBatch
+from turnwise.learner.attention import attending_by_rows
+from turnwise.learner.batch import Batch
 from turnwise.learner.critic import Critic
+from turnwise.learner.layers import CompiledLayers, recomputing
+from turnwise.learner.layout import MicroBatch
 from turnwise.learner.ranks import ALONE, Ranks
-from turnwise.learner.score import score
+from turnwise.learner.score import can_attend_by_rows, score
+
+if TYPE_CHECKING:
+    from turnwise.ledger import Ledger
+
+
+class Packing(StrEnum):
+    """How rows of a micro-batch lie, and what keeps them apart."""
+
+    PADDED = "padded"
+    """Side by side, each filled up to the longest."""
+    MASKED = "masked"
+    """End to end, apart by a mask that transformers builds: attention costs the square of the micro-batch."""
+    BY_ROWS = "by_rows"
+    """End to end, each attended to alone; equal prompts are read once."""
+
+
+def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None) -> Packing:
+    """What was asked for, in the best way that the model allows; None asks for whatever costs least."""
+    if asked is not False and can_attend_by_rows(model, device):
+        return Packing.BY_ROWS
+    return Packing.MASKED if asked else Packing.PADDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Passes without gradients over a whole batch, a micro-batch at a time; results come back to the CPU.
+    """How passes are run; and those without gradients, over a whole batch, with results that come back to the CPU.
 
     Each rank runs its own share of the rows, and every rank is given the results of all.
     """
@@ -30,18 +56,54 @@ class Passes:
     """The sampler's."""
     token_budget: int
     """The most tokens, padding included, in a micro-batch."""
-    packing: bool = False
-    """Rows of a micro-batch lie end to end, and are not padded."""
+    packing: Packing = Packing.PADDED
     ranks: Ranks = ALONE
+    checkpointing: bool = False
+    """Layers keep their inputs alone for the backward pass."""
+    compiled: CompiledLayers | None = None
+    """Layers run as these; None: as they are."""
+    ledger: "Ledger | None" = None
+    """Where the time of passes without gradients is written down."""
 
     def precision(self) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
+    @contextmanager
+    def running(self, *modules: nn.Module, training: bool) -> Iterator[None]:
+        """Within it, the modules run as is said here, forward and backward."""
+        with ExitStack() as stack:
+            stack.enter_context(mode(*modules, training=training))
+            if self.packing is Packing.BY_ROWS:
+                stack.enter_context(attending_by_rows(*modules))
+            if self.checkpointing and training:
+                stack.enter_context(recomputing(*modules))
+            if self.compiled is not None:
+                stack.enter_context(self.compiled.in_use())
+            yield
+
+    def micro_batches(
+        self,
+        batch: Batch,
+        *,
+        rows: Iterable[int] | None = None,
+        select: torch.Tensor | None = None,
+        whole_trajectories: bool = False,
+    ) -> list[MicroBatch]:
+        """This rank's share of rows, laid out; `select` [L] says which tokens are asked about."""
+        return batch.micro_batches(
+            self.token_budget,
+            rows=batch.share(range(batch.rows) if rows is None else rows, self.ranks.rank, self.ranks.world),
+            select=select,
+            packing=self.packing is not Packing.PADDED,
+            share_prompts=self.packing is Packing.BY_ROWS,
+            whole_trajectories=whole_trajectories,
+        )
+
     def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
         """Of the selected tokens; zero elsewhere [L]."""
         logprob = torch.zeros(len(batch.ids))  # [L]
-        with torch.no_grad(), mode(model, training=False):
-            for micro in self._own(batch, select):
+        with self._accounted(), torch.no_grad(), self.running(model, training=False):
+            for micro in self.micro_batches(batch, select=select):
                 with self.precision():
                     scores = score(model, micro.to(self.device), self.temperature, entropy=False)
                 logprob[micro.token] = scores.logprob.float().cpu()
@@ -51,17 +113,16 @@ class Passes:
         """The critic's word on the state after each token, in double for the estimators [L]."""
         value = torch.zeros(len(batch.ids), dtype=torch.double)  # [L]
         every = torch.ones_like(batch.action)  # [L]
-        with torch.no_grad(), mode(critic, training=False):
-            for micro in self._own(batch, every):
+        with self._accounted(), torch.no_grad(), self.running(critic, training=False):
+            for micro in self.micro_batches(batch, select=every):
                 there = micro.to(self.device)
                 with self.precision():
                     after = critic(there.ids, there.positions).flatten().cpu()  # [B·W]
                 value[micro.token] = after[micro.position].double()
         return self.ranks.sum_(value)
 
-    def _own(self, batch: Batch, select: torch.Tensor) -> list[MicroBatch]:
-        rows = batch.share(range(batch.rows), self.ranks.rank, self.ranks.world)
-        return batch.micro_batches(self.token_budget, rows=rows, select=select, packing=self.packing)
+    def _accounted(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.ledger is None else self.ledger.spend("logprobs")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ of the distribution the sampler drew from (tempered, float32), so the two can be
 Shapes: B rows padded to W (or B = 1 and rows end to end), m selected tokens, H hidden size, V vocabulary.
 """
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from turnwise.errors import ModelError
-from turnwise.learner.batch import MicroBatch
+from turnwise.learner.attention import attending_by_rows, describe_rows, is_by_rows, tells_attention_all
+from turnwise.learner.head import Squash, is_plain, score_states
+from turnwise.learner.layout import MicroBatch
+
+logger = logging.getLogger(__name__)
 
 _LOGITS_AT_ONCE = 2**27
-"""The most logits held at a time; beyond it the head runs in pieces that are recomputed in the backward pass."""
+"""The most logits of a head that is not a plain matrix; beyond it, it runs in pieces, again in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +36,14 @@ class Scores:
 def score(model: nn.Module, micro: MicroBatch, temperature: float, entropy: bool = True) -> Scores:
     """Scores the selected tokens of a micro-batch under a Hugging Face causal model, adapters included."""
     hidden = hidden_states(trunk_of(model), micro.ids, micro.positions)  # [B, W, H]
-    predicting = hidden.flatten(0, 1)[micro.position - 1]  # [m, H]
-    size = max(1, _LOGITS_AT_ONCE // _vocabulary(model))
-    if len(predicting) <= size:
-        logprob, spread = _score_states(model, predicting, micro.target, temperature, entropy)
+    predicting = hidden.flatten(0, 1)[micro.before]  # [m, H]
+    head = _head(model)
+    if is_plain(head):
+        assert isinstance(head, nn.Linear)
+        squash = Squash(temperature=temperature, softcap=_softcap(model))
+        logprob, spread = score_states(predicting, head, micro.target, squash, entropy=entropy)  # [m]
     else:
-        pieces = [
-            checkpoint(_score_states, model, states, target, temperature, entropy, use_reentrant=False)
-            for states, target in zip(torch.split(predicting, size), torch.split(micro.target, size), strict=True)
-        ]
-        logprob = torch.cat([piece[0] for piece in pieces])  # [m]
-        spread = torch.cat([piece[1] for piece in pieces])  # [m] or [0]
+        logprob, spread = _score_in_pieces(model, predicting, micro.target, temperature, entropy)  # [m]
     return Scores(logprob=logprob, entropy=spread if entropy else None)
 
 
@@ -60,7 +62,9 @@ def hidden_states(trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor |
     No attention mask: padding comes after every real token and attention is causal, so none can see it; without
     a mask, attention takes its fastest path. Where positions begin again, the trunk lets none look back past it.
     """
-    where = {} if positions is None else {"position_ids": positions}
+    where: dict[str, object] = {}
+    if positions is not None:
+        where = {"position_ids": positions, **(describe_rows(positions) if is_by_rows(trunk) else {})}
     hidden = trunk(input_ids=ids, use_cache=False, **where).last_hidden_state
     assert isinstance(hidden, torch.Tensor)
     return hidden
@@ -95,7 +99,61 @@ def check_packing(model: nn.Module, device: torch.device) -> None:
         )
 
 
-def _score_states(
+def can_attend_by_rows(model: nn.Module, device: torch.device) -> bool:
+    """Whether a model that attends by rows says what it says of each row alone; tried out on three short ones.
+
+    One that mixes tokens by other means than attention, or attends in a way that is not known here, does not.
+    """
+    trunk = trunk_of(model)
+    if not tells_attention_all(trunk):
+        return False
+    row = torch.arange(min(6, _vocabulary(model)), device=device)  # [W]
+    branch = row.flip(0)[2:]  # [W − 2]: after the first two tokens of the row before it
+    whole = [row, torch.cat([row[:2], branch]), row[:3]]
+    packed = torch.cat([row, branch, row[:3]])[None]  # [1, …]
+    positions = torch.cat([torch.arange(begin, len(one)) for begin, one in zip((0, 2, 0), whole, strict=True)])
+    with torch.no_grad():
+        alone = [hidden_states(trunk, one[None])[0] for one in whole]
+    expected = torch.cat([alone[0], alone[1][2:], alone[2]])
+    try:
+        with attending_by_rows(trunk):
+            found = hidden_states(trunk, packed, positions[None].to(device))[0]
+            _run_backward(trunk, found)
+    except (ModelError, RuntimeError, TypeError) as error:  # its attention has a feature, or its device no kernel
+        logger.info("%s does not attend by rows: %s", type(model).__name__, error)
+        return False
+    return torch.allclose(found, expected, rtol=0, atol=_rounding(expected))
+
+
+def _run_backward(trunk: nn.Module, states: torch.Tensor) -> None:
+    """Sees whether a gradient can be taken at all, and leaves none behind."""
+    learns = [parameter for parameter in trunk.parameters() if parameter.requires_grad]
+    if learns:
+        torch.autograd.grad(states.sum(), learns[0], allow_unused=True)
+
+
+def _rounding(states: torch.Tensor) -> float:
+    """How far two ways to the same states may lie apart, in the precision they are computed in."""
+    place = states.device.type
+    dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else states.dtype
+    return float(torch.finfo(dtype).eps ** 0.5 * states.abs().max())
+
+
+def _score_in_pieces(
+    model: nn.Module, states: torch.Tensor, target: torch.Tensor, temperature: float, entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `score_states`, by calling the head, whatever it is."""
+    size = max(1, _LOGITS_AT_ONCE // _vocabulary(model))
+    if len(states) <= size:
+        return _score_piece(model, states, target, temperature, entropy)
+    pieces = [
+        checkpoint(_score_piece, model, some, ids, temperature, entropy, use_reentrant=False)
+        for some, ids in zip(torch.split(states, size), torch.split(target, size), strict=True)
+    ]
+    return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+
+def _score_piece(
     model: nn.Module, states: torch.Tensor, target: torch.Tensor, temperature: float, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = _logits(model, states)  # [m, V]
@@ -103,7 +161,7 @@ def _score_states(
     log_total = logits.logsumexp(-1)  # [m]
     logprob = logits.gather(-1, target[:, None]).squeeze(-1) - log_total  # [m]
     if not entropy:
-        return logprob, logprob.new_empty(0)
+        return logprob, torch.zeros_like(logprob)
     mean_logit = (logits.softmax(-1) * logits).sum(-1)  # [m]
     return logprob, log_total - mean_logit
 
@@ -111,8 +169,13 @@ def _score_states(
 def _logits(model: nn.Module, states: torch.Tensor) -> torch.Tensor:
     logits = _head(model)(states)  # [..., V]
     assert isinstance(logits, torch.Tensor)
-    cap = getattr(text_config(model), "final_logit_softcapping", None)
+    cap = _softcap(model)
     return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _softcap(model: nn.Module) -> float | None:
+    cap: float | None = getattr(text_config(model), "final_logit_softcapping", None)
+    return cap
 
 
 def _head(model: nn.Module) -> nn.Module:
