@@ -48,6 +48,7 @@ PPO = {
 }
 """All the state a learner can have: a critic, a reference, two optimizers, schedules and a warm-up."""
 AUTO = {
+    "seed": 4,
     "steps": 18,
     "checkpoint": {"every": 2, "keep": 1},
     "rollout": {"tasks": 8, "responses": 4, "turn_tokens": 4, "max_turns": 3},
@@ -119,6 +120,7 @@ def test_a_run_holds_its_config_metrics_and_files(unbroken, ways):
         ("train", 3),
         ("train", 4),
         ("evaluate", 4),
+        ("end", 4),
     ]
     assert {file.stem for file in run.trajectories.iterdir()} == {
         "untrained-000000",

@@ -125,7 +125,7 @@ def same_weights(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tens
 def records(run: RunDirectory, stage: str | None = None) -> list[Record]:
     """What a run measured, apart from how long it took."""
     timeless = [
-        {name: value for name, value in record.items() if not name.startswith("time") and "per_second" not in name}
+        {name: value for name, value in record.items() if not (name.startswith("time") or "_second" in name)}
         for record in read_metrics(run.metrics)
     ]
     return [record for record in timeless if stage is None or record["stage"] == stage]

@@ -16,6 +16,7 @@ from turnwise.envs.registry import make_env
 from turnwise.errors import EnvError, TurnwiseError
 from turnwise.evaluate.evaluation import choose_fields
 from turnwise.learner.models import LoadedModel, load_model, require_context
+from turnwise.ledger import Ledger
 from turnwise.render import ChatRender, format_message, make_render
 from turnwise.rollout import Decoding, Player
 from turnwise.types import Message, Task
@@ -37,13 +38,19 @@ class Parts:
     render: ChatRender
     engine: LocalEngine
     autocast: torch.dtype | None
+    ledger: Ledger
+    """Where the time of all of them is charged."""
 
     def player(self, config: Config, decoding: Decoding) -> Player:
         """Who plays: in training with the rollout's decoding, in evaluation with its own."""
-        return Player(engine=self.engine, render=self.render, limits=config.rollout, decoding=decoding)
+        return Player(
+            engine=self.engine, render=self.render, limits=config.rollout, decoding=decoding, ledger=self.ledger
+        )
 
 
-def assemble(config: Config, *, env: Env | None = None, tasks: Sequence[Task] | None = None) -> Parts:
+def assemble(
+    config: Config, *, env: Env | None = None, tasks: Sequence[Task] | None = None, ledger: Ledger | None = None
+) -> Parts:
     """Makes every part once. `env` and `tasks` stand in for what the config names, for those who have them at hand."""
     env = make_env(config.env) if env is None else env
     train_tasks = env.tasks("train") if tasks is None else tasks
@@ -55,14 +62,22 @@ def assemble(config: Config, *, env: Env | None = None, tasks: Sequence[Task] | 
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
     autocast = torch.bfloat16 if config.model.autocast else None
+    ledger = ledger or Ledger()
     return Parts(
         env=env,
         train_tasks=train_tasks,
         test_tasks=test_tasks[: config.evaluate.tasks],
         loaded=loaded,
         render=make_render(loaded.tokenizer, config.render),
-        engine=LocalEngine(loaded.model, settings=config.engine, context_limit=loaded.context_limit, autocast=autocast),
+        engine=LocalEngine(
+            loaded.model,
+            settings=config.engine,
+            context_limit=loaded.context_limit,
+            autocast=autocast,
+            ledger=ledger,
+        ),
         autocast=autocast,
+        ledger=ledger,
     )
 
 

@@ -100,6 +100,7 @@ def _show(run: RunDirectory, config: Config, scores: dict[str, Score], console: 
     assert checkpoint is not None
     _show_trajectory(run, checkpoint, config, console)
     console.print(f"The run:       {run.path}  (config, metrics.jsonl, trajectories/*.parquet, checkpoints/)")
+    console.print(f"Its report:    {run.path / 'report.html'}  (open it in a browser)")
     console.print(f"The model:     {checkpoint / 'model'}  (loads with AutoModelForCausalLM)")
     if picture is not None:
         console.print(f"The curve:     {picture}")

@@ -18,20 +18,25 @@ from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.learner import Learner, Update
 from turnwise.learner.models import load_weights, save_model
 from turnwise.learner.passes import Passes, seeded
+from turnwise.ledger import Ledger
 from turnwise.rollout import Shuffled, summarise
 from turnwise.runs import (
     Checkpoints,
     Display,
     MetricsLog,
+    Record,
     RunDirectory,
     capture_rng,
     load_state,
     make_display,
+    read_metrics,
     restore_rng,
     save_state,
     write_trajectories,
 )
+from turnwise.runs.books import Books
 from turnwise.runs.findings import FindingsLog
+from turnwise.runs.report import write_report
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sft import imitate_all, imitation_steps, play_expert, read_chats
@@ -40,6 +45,8 @@ from turnwise.types import Group, Task
 
 MAY_DIFFER = ("steps", "checkpoint", "evaluate.every")
 """What a resumed run may change without becoming another run."""
+_REPORT_PAUSE = 60.0
+"""Seconds between two reports of a run that goes on: reading all its metrics again must stay cheap."""
 
 
 def run_training(
@@ -50,15 +57,25 @@ def run_training(
     env: Env | None = None,
     tasks: Sequence[Task] | None = None,
     display: Display | None = None,
+    ledger: Ledger | None = None,
 ) -> RunDirectory:
-    """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint."""
-    RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-    parts = assemble(config, env=env, tasks=tasks)
-    if not resume:
-        _require_demonstrations(config, parts)
-    directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-    with display or make_display() as shown, MetricsLog(directory.metrics) as metrics:
-        asyncio.run(Trainer(config, parts, directory, metrics, shown).run())
+    """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint.
+
+    A `ledger` that was begun earlier has the time before this call, too.
+    """
+    ledger = ledger or Ledger()
+    with ledger.spend("prepare"):
+        RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
+        parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
+        if not resume:
+            _require_demonstrations(config, parts)
+        directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
+    with (
+        display or make_display() as shown,
+        MetricsLog(directory.metrics) as metrics,
+        asyncio.Runner(loop_factory=ledger.new_event_loop) as runner,
+    ):
+        runner.run(Trainer(config, parts, directory, metrics, shown).run())
     return directory
 
 
@@ -80,6 +97,9 @@ class Trainer:
     ) -> None:
         self.config, self.parts, self.directory = config, parts, directory
         self.metrics, self.display = metrics, display
+        self.ledger, self.books = parts.ledger, Books(parts.ledger, parts.engine)
+        self.reported = time.monotonic()
+        """When the report was last written; a run begins as if it just had been."""
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
         self.findings = FindingsLog(directory.path / "findings.jsonl")
         player = parts.player(config, config.rollout)
@@ -109,6 +129,7 @@ class Trainer:
                 await self._evaluate("evaluate", step)
             if self._due(step, self.config.checkpoint.every):
                 self._save(step, learner)
+        self._end(step)
 
     async def _begin(self) -> tuple[Learner, int]:
         """Where training starts: at the last checkpoint, or after the cold start of a new run."""
@@ -120,7 +141,8 @@ class Trainer:
         if self.config.evaluate.untrained:
             await self._evaluate("untrained", 0)
         if self.config.cold_start is not None:
-            await self._imitate()
+            with self.ledger.spend("cold_start"):
+                await self._imitate()
         learner = self._make_learner()
         await self._evaluate("evaluate", 0)
         self._save(0, learner)
@@ -139,11 +161,12 @@ class Trainer:
         """What the step's samples and its update say about the health of the run, and what is to be done."""
         if not self.controller.watches:
             return Verdict(metrics={})
-        every = self.config.stability.monitor.information_every
-        information = self._compare_prompts(lot) if every and step % every == 0 else None
-        vitals = measure(lot.groups, update.metrics, information)
-        verdict = self.controller.observe(step, vitals, may_act=not self.waiting)
-        return replace(verdict, metrics={**verdict.metrics, **(vitals.metrics() if vitals else {})})
+        with self.ledger.spend("diagnose"):
+            every = self.config.stability.monitor.information_every
+            information = self._compare_prompts(lot) if every and step % every == 0 else None
+            vitals = measure(lot.groups, update.metrics, information)
+            verdict = self.controller.observe(step, vitals, may_act=not self.waiting)
+            return replace(verdict, metrics={**verdict.metrics, **(vitals.metrics() if vitals else {})})
 
     def _compare_prompts(self, lot: Lot) -> Information | None:
         """What the thoughts of a lot say of the prompts they answer."""
@@ -166,9 +189,10 @@ class Trainer:
         if act.return_to is None:
             self.controller.carry_out(act)
             return self._make_learner({**self.asleep, **learner.state_dict()}, version=act.step)
-        checkpoint = self.checkpoints.path(act.return_to)
-        load_weights(self.parts.loaded.model, checkpoint / "model")
-        state = load_state(checkpoint / "state.pt")
+        with self.ledger.spend("checkpoint"):
+            checkpoint = self.checkpoints.path(act.return_to)
+            load_weights(self.parts.loaded.model, checkpoint / "model")
+            state = load_state(checkpoint / "state.pt")
         self.controller.carry_out(act, _section(state, "stability"))
         return self._make_learner({**_section(state, "asleep"), **_section(state, "learner")}, version=act.step)
 
@@ -195,23 +219,25 @@ class Trainer:
         with seeded(derive_seed(seed, "dropout"), parts.loaded.device):
             for step, metrics in enumerate(losses, 1):
                 began, seconds = time.monotonic(), time.monotonic() - began
-                self._tell("cold_start", step, metrics | {"sft/tokens_per_second": metrics["sft/tokens"] / seconds})
+                pace = {"sft/tokens_per_second": metrics["sft/tokens"] / seconds}
+                self._tell("cold_start", step, metrics | pace | self.books.close())
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same luck every time."""
         await self._load_engine(step)
         settings = self.config.evaluate
-        result = await evaluate(
-            self.parts.player(self.config, settings),
-            self.parts.env,
-            self.parts.test_tasks,
-            responses=settings.responses,
-            seed=self._seed("evaluate"),
-            by=settings.by,
-            progress=self._progress(f"evaluation after step {step}"),
-        )
-        self.metrics.write(step, stage, result.metrics())
+        with self.ledger.spend("evaluate"):
+            result = await evaluate(
+                self.parts.player(self.config, settings),
+                self.parts.env,
+                self.parts.test_tasks,
+                responses=settings.responses,
+                seed=self._seed("evaluate"),
+                by=settings.by,
+                progress=self._progress(f"evaluation after step {step}"),
+            )
         self._store(stage, step, result.groups)
+        self.metrics.write(step, stage, result.metrics() | self.books.close_evaluation(result.groups))
         self.display.note(f"{stage}, step {step}: {result}")
 
     async def _load_engine(self, version: int) -> None:
@@ -220,17 +246,20 @@ class Trainer:
         await self.parts.engine.load(self.parts.loaded.model.state_dict(), version)
 
     async def _restore(self, checkpoint: Path) -> tuple[Learner, int]:
-        state = load_state(checkpoint / "state.pt")
-        step = state["step"]
-        assert isinstance(step, int)
-        self.checkpoints.hold(step)
-        load_weights(self.parts.loaded.model, checkpoint / "model")
+        with self.ledger.spend("checkpoint"):
+            state = load_state(checkpoint / "state.pt")
+            step = state["step"]
+            assert isinstance(step, int)
+            self.checkpoints.hold(step)
+            load_weights(self.parts.loaded.model, checkpoint / "model")
         self.supply.sampler.load_state_dict(_section(state, "sampler"))
         self.controller.load_state_dict(_section(state, "stability"))
         self.checkpoints.pin_only(self.controller.wanted_checkpoints)
         learner = self._make_learner({**_section(state, "asleep"), **_section(state, "learner")}, version=step)
         restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.metrics.truncate_after(step, stages={"train", "evaluate"})
+        if step < self.config.steps:
+            self.metrics.truncate_after(-1, stages={"end"})
         self.findings.truncate_after(step)
         self.display.note(f"resumed after step {step}")
         return learner, step
@@ -240,16 +269,18 @@ class Trainer:
         regime, settings = self.controller.regime, self.config.learner
         warmup = max(settings.critic.warmup, self.controller.warm_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})
-        learner = Learner(
-            self.parts.loaded.model,
-            settings=settings.model_copy(update={"critic": critic}),
-            credit=regime.credit,
-            loss=regime.loss,
-            temperature=self.config.rollout.temperature,
-            total_steps=self.config.steps,
-            device=self.parts.loaded.device,
-            autocast=self.parts.autocast,
-        )
+        with self.ledger.spend("prepare"):
+            learner = Learner(
+                self.parts.loaded.model,
+                settings=settings.model_copy(update={"critic": critic}),
+                credit=regime.credit,
+                loss=regime.loss,
+                temperature=self.config.rollout.temperature,
+                total_steps=self.config.steps,
+                device=self.parts.loaded.device,
+                autocast=self.parts.autocast,
+                ledger=self.ledger,
+            )
         if known is not None:
             own = learner.state_dict()
             learner.load_state_dict({**own, **known})
@@ -273,18 +304,37 @@ class Trainer:
             save_model(self.parts.loaded.model, self.parts.loaded.tokenizer, folder / "model")
             save_state(folder / "state.pt", state)
 
-        self.checkpoints.save(step, write)
-        self.checkpoints.pin_only(self.controller.wanted_checkpoints)
+        with self.ledger.spend("checkpoint"):
+            self.checkpoints.save(step, write)
+            self.checkpoints.pin_only(self.controller.wanted_checkpoints)
+        if time.monotonic() - self.reported > _REPORT_PAUSE:
+            self._report()
+
+    def _end(self, step: int) -> None:
+        """Accounts for what came after the last record, once, and leaves a report; its own time is in the record."""
+        if any(record["stage"] == "end" for record in read_metrics(self.directory.metrics)):
+            return
+        spent = self.books.close()
+        self._report({"step": step, "stage": "end", **spent})
+        later = self.books.close()
+        self.metrics.write(step, "end", later | {name: spent[name] + later.get(name, 0.0) for name in spent})
+
+    def _report(self, *unwritten: Record) -> None:
+        with self.ledger.spend("store"):
+            write_report(self.directory, *unwritten)
+        self.reported = time.monotonic()
 
     def _record(self, step: int, lot: Lot, update: Update, verdict: Verdict, learnt: float) -> None:
-        summary = summarise(lot.groups)
-        pace = {
-            "rollout/tokens_per_second": summary["rollout/action_tokens"] / lot.seconds,
-            "time/rollout_seconds": lot.seconds,
-            "time/update_seconds": learnt,
-        }
-        self._tell("train", step, summary | lot.metrics() | update.metrics | dict(verdict.metrics) | pace)
-        self._store("train", step, lot.groups, lot.selection.kept, update)
+        with self.ledger.spend("store"):
+            summary = summarise(lot.groups)
+            pace = {
+                "rollout/tokens_per_second": summary["rollout/action_tokens"] / lot.seconds,
+                "time/rollout_seconds": lot.seconds,
+                "time/update_seconds": learnt,
+            }
+            self._store("train", step, lot.groups, lot.selection.kept, update)
+            spent = self.books.close_training(lot.groups, lot.selection.kept, update)
+            self._tell("train", step, summary | lot.metrics() | update.metrics | dict(verdict.metrics) | pace | spent)
         for event in verdict.events:
             self.findings.write(event.to_json())
             self.display.note(f"step {step}: {event.sentence}")
@@ -302,14 +352,15 @@ class Trainer:
         update: Update | None = None,
     ) -> None:
         """Writes all groups down, with the advantages of those that were `learnt` from, by place."""
-        places = [(g, m) for g in learnt for m in range(len(groups[g].trajectories))]
-        advantages = {
-            place: [one for turn in turns for one in turn]
-            for place, turns in zip(places, update.advantages if update else (), strict=True)
-            if turns
-        }
-        file = self.directory.trajectory_file(stage, step)
-        write_trajectories(file, step, groups, advantages, self.parts.render.decode)
+        with self.ledger.spend("store"):
+            places = [(g, m) for g in learnt for m in range(len(groups[g].trajectories))]
+            advantages = {
+                place: [one for turn in turns for one in turn]
+                for place, turns in zip(places, update.advantages if update else (), strict=True)
+                if turns
+            }
+            file = self.directory.trajectory_file(stage, step)
+            write_trajectories(file, step, groups, advantages, self.parts.render.decode)
 
     def _due(self, step: int, every: int) -> bool:
         return step == self.config.steps or (every > 0 and step % every == 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from turnwise.engines.base import Engine
 from turnwise.envs.base import Env
+from turnwise.ledger import Ledger
 from turnwise.render.base import Render
 from turnwise.rollout.boundary import EpisodeFailure, boundary, close_env
 from turnwise.rollout.limits import Decoding, Limits
@@ -26,6 +27,8 @@ class Player:
     render: Render
     limits: Limits = field(default_factory=Limits)
     decoding: Decoding = field(default_factory=Decoding)
+    ledger: Ledger = field(default_factory=Ledger)
+    """Where the time of its episodes is charged."""
 
     @property
     def context_limit(self) -> int:
@@ -78,7 +81,8 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
     render, limits = player.render, player.limits
     with boundary("reset"):
         messages = await env.reset(task, luck)
-    context, opens_row = render.start(messages, env.tools), True
+    with player.ledger.spend("render"):
+        context, opens_row = render.start(messages, env.tools), True
     conversation = list(context)
     budget = limits.episode_tokens
     for number in range(limits.max_turns):
@@ -106,7 +110,8 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
         )
         record.turns.append(turn)
         record.tail_ids = ()
-        message = render.parse(completion.ids)
+        with player.ledger.spend("render"):
+            message = render.parse(completion.ids)
         with boundary("step"):
             step = await env.step(message)
         record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
@@ -115,7 +120,8 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
             return StopReason.DONE
         if budget is not None:
             budget -= len(completion.ids)
-        context, opens_row = _next_context(render, env, turn, step)
+        with player.ledger.spend("render"):
+            context, opens_row = _next_context(render, env, turn, step)
         conversation = list(context) if opens_row else [*conversation, *turn.action_ids, *context]
         if not opens_row and len(conversation) <= player.context_limit:
             record.tail_ids = context

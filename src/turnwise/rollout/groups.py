@@ -43,10 +43,13 @@ async def run_groups(
         return trajectory
 
     try:
-        async with asyncio.TaskGroup() as running:
-            plays = [
-                [running.create_task(play(index, member)) for member in range(responses)] for index in range(len(tasks))
-            ]
+        # Whatever the loop does that is not charged elsewhere is the environments' work.
+        with player.ledger.spend("environment"):
+            async with asyncio.TaskGroup() as running:
+                plays = [
+                    [running.create_task(play(index, member)) for member in range(responses)]
+                    for index in range(len(tasks))
+                ]
     except BaseExceptionGroup as errors:
         mistakes = errors.subgroup(TurnwiseError)
         if mistakes is None:

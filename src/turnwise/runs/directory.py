@@ -1,6 +1,7 @@
 """One folder holds everything about a run and can be read without turnwise.
 
-    config.yaml  versions.json  metrics.jsonl  trajectories/*.parquet  checkpoints/step-*/  summary.json
+    config.yaml  versions.json  metrics.jsonl  findings.jsonl  trajectories/*.parquet  checkpoints/step-*/
+    report.html  summary.json
 
 Invariant: a folder is a run exactly when it holds `config.yaml`, and that file is what the run was trained with:
 a run is never continued under another config, save for the keys its caller allows.

@@ -128,7 +128,7 @@ class PlainDisplay(Display):
         if self._clock() - self._spoke < _PAUSE and 1 < step < self._stage.total:
             return
         left = self._stage.left(self._clock())
-        ending = [f"{_duration(left)} left"] if left else []
+        ending = [f"{show_duration(left)} left"] if left else []
         self._say(
             "  ".join([f"{self._stage.name} {step}/{self._stage.total}", *_show(self._columns, metrics), *ending])
         )
@@ -199,8 +199,8 @@ class LiveDisplay(Display):
             Text(stage.name, style="bold"),
             ProgressBar(total=max(stage.total, 1), completed=stage.step, width=30, pulse=not stage.total),
             Text(f"{stage.step}/{stage.total}" if stage.total else "", style="cyan"),
-            Text(f"{_duration(now - stage.began)} gone"),
-            Text(f"{_duration(left)} left" if left is not None else "", style="green"),
+            Text(f"{show_duration(now - stage.began)} gone"),
+            Text(f"{show_duration(left)} left" if left is not None else "", style="green"),
             Text(self._within, style="dim"),
         )
         return bar
@@ -224,7 +224,7 @@ class LiveDisplay(Display):
 
     def _closing_line(self) -> str:
         last = self._rows[-1][1]
-        took = _duration(self._clock() - self._stage.began)
+        took = show_duration(self._clock() - self._stage.began)
         return "  ".join([f"{self._stage.name}: {self._stage.step} steps in {took}", *_show(self._columns, last)])
 
 
@@ -239,7 +239,7 @@ def _show(columns: Sequence[Column], metrics: Mapping[str, float]) -> list[str]:
     return [f"{column.title} {column.show(metrics)}" for column in columns if column.read(metrics) is not None]
 
 
-def _duration(seconds: float) -> str:
+def show_duration(seconds: float) -> str:
     """`0:42`, `12:05`, `3:07:00`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
