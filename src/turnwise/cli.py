@@ -1,4 +1,4 @@
-"""The command line: `turnwise train | eval | play | check | demo | bench | serve-search`.
+"""The command line: `turnwise train | eval | report | play | check | demo | bench | serve-search`.
 
 Invariant: a user's mistake ends in one line on standard error and exit code 2; a traceback is always a bug of ours.
 """
@@ -93,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
     evaluate.set_defaults(command=_evaluate)
 
+    report = commands.add_parser("report", help="write a run's report.html, and show where its time went")
+    report.add_argument("run", help="the folder of a run, whether it is finished or still going on")
+    report.set_defaults(command=_report, overrides=[])
+
     play = commands.add_parser("play", help="play an environment yourself")
     play.add_argument("env", help="a built-in name, module:Class, file.py:Class, or a recipe")
     play.add_argument("overrides", nargs="*", metavar="a=b", help="arguments of the environment")
@@ -118,8 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="a look in minutes, with fewer seeds")
     bench.add_argument("--seeds", type=int, metavar="N", help="seeds per figure (default: the benchmark's own number)")
     bench.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
-    bench.add_argument("--model", metavar="NAME", help="for multihop: a folder or a model on the hub; have a GPU")
+    bench.add_argument("--model", metavar="NAME", help="for multihop and speed: a folder or, for multihop, a hub's id")
     bench.add_argument("--data", metavar="FOLDER", help="for multihop with a model: corpus, train and dev files")
+    bench.add_argument("--device", choices=["cpu", "cuda"], help="for speed: what is measured (default: cpu)")
+    bench.add_argument("--peer", metavar="PYTHON", help="for speed: the python of an environment that has trl or vllm")
+    bench.add_argument("--tokenizer", metavar="FOLDER", help="for speed: one of 49,152 tokens (default: a stand-in)")
     bench.add_argument("--out", metavar="DIR", help="where jobs work and are kept (default: runs/bench/NAME)")
     bench.set_defaults(command=_bench, overrides=[])
 
@@ -141,11 +148,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from turnwise.config import load_config
-    from turnwise.trainer import run_training
+    from turnwise.ledger import Ledger
 
+    ledger = Ledger()
+    with ledger.spend("prepare"):
+        from turnwise.config import load_config
+        from turnwise.trainer import run_training
+
+        config = load_config(options.recipe, options.overrides)
     run = options.run or Path("runs") / Path(options.recipe).stem
-    directory = run_training(load_config(options.recipe, options.overrides), run, resume=options.resume)
+    directory = run_training(config, run, resume=options.resume, ledger=ledger)
+    _say(f"The report is in {directory.path / 'report.html'}")
     _say(f"The run is in {directory.path}; evaluate it with: turnwise eval {directory.path}")
     return 0
 
@@ -167,6 +180,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         _say(to_json(result, {**about, "responses": asked.responses, "seed": config.seed}))
     else:
         show_evaluation(Console(), name, result)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from turnwise.runs import RunDirectory
+    from turnwise.runs.balance import read_balance, show_balance
+    from turnwise.runs.report import read_view, write_report
+
+    if options.overrides:
+        raise ConfigError(f"report: what is '{options.overrides[0]}'? It takes the folder of one run")
+    run = RunDirectory.open(options.run)
+    path = write_report(run)
+    show_balance(Console(), read_balance(read_view(run).records))
+    _say(f"The report is in {path}")
     return 0
 
 
@@ -213,6 +240,9 @@ def _bench(options: argparse.Namespace) -> int:
             out=options.out,
             model=options.model,
             data=options.data,
+            device=options.device,
+            peer=options.peer,
+            tokenizer=options.tokenizer,
         )
     except KeyboardInterrupt:
         _say("stopped; the same command goes on with the jobs that are left")

@@ -7,5 +7,6 @@ BENCHMARKS = {
     "credit": "turnwise.bench.credit",
     "games": "turnwise.bench.games",
     "multihop": "turnwise.bench.multihop",
+    "speed": "turnwise.bench.speed",
 }
 """The modules by the names `turnwise bench` knows; each has a `BENCHMARK`. Nothing heavy is imported to list them."""

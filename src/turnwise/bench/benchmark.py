@@ -21,6 +21,9 @@ from turnwise.bench.report import Publication, Report
 from turnwise.errors import ConfigError
 from turnwise.tools.spelling import suggest
 
+NAMED = {"device": None, "model": None, "data": "FOLDER", "peer": "PYTHON", "tokenizer": "FOLDER"}
+"""Options by which a user names something, and what a published command shows in place of a path of theirs."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -30,9 +33,20 @@ class Scope:
     """Minutes on two cores, to see it work; its figures are rough."""
     seeds: int
     model: str | None = None
-    """The model that a user names, for a benchmark that takes one."""
+    """The model that a user names, for a benchmark that takes one; likewise all that follow."""
     data: str | None = None
     """The folder that goes with it."""
+    device: str | None = None
+    """`cpu` or `cuda`."""
+    peer: str | None = None
+    """The python of a virtual environment in which others that are measured beside us are installed."""
+    tokenizer: str | None = None
+    """The folder of a tokenizer."""
+
+    def named(self) -> dict[str, str]:
+        """What a user named, by option: `{"model": "any/Any-1B", "data": "questions"}`."""
+        values = {name: getattr(self, name) for name in NAMED}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 Results: TypeAlias = Mapping[str, Figures]
@@ -54,8 +68,10 @@ class Benchmark:
     """The name of its page beneath `docs`, where that is not its own."""
     publishes_quick: bool = False
     """A quick run has seeds enough to be published too; whichever ran last is what the pages show."""
-    takes_model: bool = False
-    """It is also run with a model and data that a user names."""
+    takes: frozenset[str] = frozenset()
+    """Which of the things that `NAMED` lists a user may name."""
+    serial: bool = False
+    """Its jobs run one at a time, however many are asked for: they measure time, and would be in each other's way."""
 
     def edition(self, scope: Scope) -> str:
         """What so much of it is called: the name of the folder of its jobs."""
@@ -97,13 +113,17 @@ def run_benchmark(
     out: str | Path | None = None,
     model: str | None = None,
     data: str | None = None,
+    device: str | None = None,
+    peer: str | None = None,
+    tokenizer: str | None = None,
 ) -> int:
     """Runs what is not yet done, and publishes the figures; 1 when a job failed and nothing was published."""
-    if (model or data) and not benchmark.takes_model:
-        raise ConfigError(f"bench {benchmark.name}: takes no --model and no --data, since it brings its own")
     count = _positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds)
-    scope = Scope(quick=quick, seeds=count, model=model, data=data)
+    scope = Scope(quick=quick, seeds=count, model=model, data=data, device=device, peer=peer, tokenizer=tokenizer)
+    if refused := [f"--{name}" for name in scope.named() if name not in benchmark.takes]:
+        raise ConfigError(f"bench {benchmark.name}: takes no {' and no '.join(refused)}, since it brings its own")
     processes = _positive("--jobs", processes, os.cpu_count() or 1)
+    processes = 1 if benchmark.serial else processes
     folder = Path(out) if out else Path("runs/bench") / benchmark.edition(scope)
     page = benchmark.publication(scope, Path()).read_page()
     jobs = benchmark.plan(scope)
@@ -126,7 +146,8 @@ def run_benchmark(
 def _with_origin(report: Report, benchmark: Benchmark, scope: Scope, outcomes: Sequence[Outcome]) -> Report:
     """The report with what every benchmark says of where its figures come from, also as the page's part `origin`."""
     command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''}"
-    command += f" --model {scope.model} --data FOLDER" if scope.model else ""
+    for name, value in scope.named().items():
+        command += f" --{name} {NAMED[name] or ('FOLDER' if Path(value).is_absolute() else value)}"
     command += f" --seeds {scope.seeds}"
     origin = {"command": command, "jobs": str(len(outcomes))}
     origin["process_minutes"] = f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f}"

@@ -130,5 +130,11 @@ class MultihopBenchmark(Benchmark):
 
 
 BENCHMARK = MultihopBenchmark(
-    name="multihop", seeds=3, quick_seeds=3, plan=plan, report=report, publishes_quick=True, takes_model=True
+    name="multihop",
+    seeds=3,
+    quick_seeds=3,
+    plan=plan,
+    report=report,
+    publishes_quick=True,
+    takes=frozenset({"model", "data"}),
 )

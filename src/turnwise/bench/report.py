@@ -69,9 +69,13 @@ class Publication:
             raise RunError(f"{self.page}: no such page to put figures into; run this in the folder that has docs/")
         return self.page.read_text(encoding="utf-8")
 
+    def fill(self, page: str, report: Report) -> str:
+        """The page with the report's figures in it."""
+        return fill(page, report.parts, report.figures, source=str(self.page))
+
     def publish(self, report: Report, *, page: str) -> None:
         """Writes the page with the report's figures in it, the pictures and the results."""
-        filled = fill(page, report.parts, report.figures, source=str(self.page))
+        filled = self.fill(page, report)
         results = flat_json(report.figures, report.about)
         for file in (self.page, self.results, self.picture("any")):
             file.parent.mkdir(parents=True, exist_ok=True)
