@@ -14,9 +14,10 @@ import yaml
 from rich.console import Console
 from tiny_bench import tiny_data
 
-from turnwise.bench import benchmark, games, games_shaping
+from turnwise.bench import benchmark, games, games_course, games_health, games_shaping
 from turnwise.bench.benchmark import Scope, run_benchmark
 from turnwise.bench.figures import estimate_mean
+from turnwise.bench.games_course import LONG_ENOUGH
 from turnwise.bench.games_shaping import ACTIONS, GROUNDS, ONLINE, RESPONSES, plan_shaping, shaping_config, values
 from turnwise.bench.games_shaping_report import Shaping
 from turnwise.bench.games_trap import (
@@ -76,7 +77,7 @@ def in_project(monkeypatch):
 
 def test_the_modes_differ_in_what_watches_over_them_alone(in_project):
     jobs = {job.name: job for job in games.plan(QUICK)}
-    for seed in (40, 41):
+    for seed in (50, 51):
         configs = {mode: jobs[f"trap/{mode}/seed-{seed}"].settings["config"] for mode in games.MODES}
         for mode, config in configs.items():
             assert jobs[f"trap/{mode}/seed-{seed}"].after.name == f"trap/cold-start/seed-{seed}"
@@ -101,7 +102,7 @@ def test_the_modes_differ_in_what_watches_over_them_alone(in_project):
 
 
 def test_seeds_are_apart_from_those_that_thresholds_were_chosen_on():
-    assert list(games.trap_seeds(Scope(quick=True, seeds=3))) == [40, 41, 42]
+    assert list(games.trap_seeds(Scope(quick=True, seeds=3))) == [50, 51, 52]
     assert len(games.shaping_seeds(Scope(quick=True, seeds=5))) == 3
     assert len(games.shaping_seeds(Scope(quick=False, seeds=10))) == 5
     assert len(games.shaping_seeds(Scope(quick=False, seeds=1))) == 1
@@ -151,6 +152,21 @@ def test_every_plan_can_be_made(in_project):
     assert {job.name.split("/")[1] for job in full if job.name.startswith("shaping/")} == set(GROUNDS)
     assert {job.name.split("/")[1] for job in quick if job.name.startswith("shaping/")} == {"frozen_lake"}
     assert len({job.name for job in full}) == len(full)
+
+
+def test_runs_that_are_meant_to_stay_well_are_long_and_begin_as_others_do(in_project):
+    jobs = {job.name: job for job in games.plan(FULL)}
+    healthy = {name: job for name, job in jobs.items() if name.startswith("healthy/")}
+    assert len(healthy) == 6 * 2 + 5, "six seeds on the bandit by two estimators, five on the lake"
+    assert all(job.settings["config"]["steps"] >= LONG_ENOUGH for job in healthy.values())
+    assert all(job.settings["config"]["stability"]["mode"] == "monitor" for job in healthy.values())
+    by_name = {name: healthy[f"healthy/{name}/seed-50"] for name in ("dr-grpo", "reinforce-pp", "frozen_lake")}
+    assert by_name["dr-grpo"].after is by_name["reinforce-pp"].after is jobs["trap/cold-start/seed-50"]
+    assert by_name["reinforce-pp"].settings["config"]["credit"]["estimator"] == "reinforce++-baseline"
+    lake, base = by_name["frozen_lake"], jobs["shaping/frozen_lake/base/seed-50"]
+    assert lake.after is base.after, "two actions per turn, in the demonstrations too"
+    quick = [job.name for job in games.plan(QUICK) if job.name.startswith("healthy/")]
+    assert len(quick) == 2 * 2, "the lake is of full runs alone"
 
 
 def test_a_mode_by_hand():
@@ -225,32 +241,30 @@ def test_the_tables_by_hand():
 def test_shaping_by_hand(in_project):
     """One ground, two seeds; the recipe's own cell stands in all three tables."""
     config = shaping_config("frozen_lake", 10, quick=True)
-    outcomes = {"base": 0.6, "responses-16": 0.7, "responses-4": 0.5, "responses-2": 0.4}
-    outcomes |= {"actions-1": 0.3, "actions-4": 0.4, "online-5": 0.5, "online-10": 0.4}
+    outcomes = {"base": 0.6, "responses-16": 0.7, "responses-2": 0.4, "actions-1": 0.4}
+    outcomes |= {"online-5": 0.5, "online-10": 0.4}
     results = {
         f"shaping/frozen_lake/{cell}/seed-{seed}": run([0.5] * 20, held_out=(0.3, success))
         for cell, success in outcomes.items()
-        for seed in (40, 41)
+        for seed in (50, 51)
     }
-    shaping = Shaping(results=results, configs={"frozen_lake": config}, seeds=(40, 41), quick=True)
+    shaping = Shaping(results=results, configs={"frozen_lake": config}, seeds=(50, 51), quick=True)
     parts = shaping.parts()
     assert parts["responses"].splitlines() == [
         "| responses per task | FrozenLake | FrozenLake, gain | RAGEN's FrozenLake |",
         "| --- | ---: | ---: | ---: |",
         "| 16 | 70.0 [70.0, 70.0] | +40.0 [+40.0, +40.0] | 19.5 |",
         "| 8 | 60.0 [60.0, 60.0] | +30.0 [+30.0, +30.0] | 17.2 |",
-        "| 4 | 50.0 [50.0, 50.0] | +20.0 [+20.0, +20.0] | 21.5 |",
         "| 2 | 40.0 [40.0, 40.0] | +10.0 [+10.0, +10.0] | 12.5 |",
     ]
     assert parts["actions"].splitlines()[3].startswith("| 2 | 60.0 ")
     assert parts["online"].splitlines()[2].startswith("| 1 | 60.0 ")
     assert parts["shaping-effort"].startswith("FrozenLake. Samples and updates are equal: ")
-    assert len(shaping.every_run()) == 16, "the recipe's own cell is counted once"
     figures = shaping.figures()
     assert figures["shaping/frozen_lake/online-1/success"] == figures["shaping/frozen_lake/responses-8/success"] == 0.6
-    assert figures["shaping/frozen_lake/actions-4/gain"] == pytest.approx(0.1)
-    assert figures["shaping/frozen_lake/actions-4/updates"] == 40.0
-    assert [len(panel.series) for panel in shaping.picture().panels] == [4, 3, 3]
+    assert figures["shaping/frozen_lake/actions-1/gain"] == pytest.approx(0.1)
+    assert figures["shaping/frozen_lake/actions-1/updates"] == 40.0
+    assert [len(panel.series) for panel in shaping.picture().panels] == [3, 2, 3]
 
 
 def pushes(pulls):
@@ -337,6 +351,8 @@ def small_project(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(games_shaping, "ACTIONS", few[1])
     monkeypatch.setattr(games_shaping, "QUICK", ())
+    monkeypatch.setattr(games_health, "STEPS", 2)
+    monkeypatch.setattr(games_course, "LONG_ENOUGH", 2)
     monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [perform(one, root) for one in order_jobs(jobs)])
     monkeypatch.setitem(GROUNDS, "frozen_lake", dataclasses.replace(lake, questions=few))
     return tmp_path
@@ -347,13 +363,13 @@ def test_from_end_to_end(small_project, monkeypatch, capsys):
     assert main(["bench", "games", "--quick", "--seeds", "1"]) == 0
     assert "The page is docs/stability.md" in capsys.readouterr().out
     page = Path("docs/stability.md").read_text()
-    assert "From `turnwise bench games --quick --seeds 1`: 11 jobs on " in page
+    assert "From `turnwise bench games --quick --seeds 1`: 13 jobs on " in page
     assert re.search(r"\| always \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|.*\| 8 \| 2 \|", page)
     assert "Samples and updates are equal: every run sampled 8 episodes and made 2 updates" in page
     figures = json.loads(Path("benchmarks/results/games.json").read_text())
     assert {figures[f"trap/{mode}/updates"] for mode in games.MODES} == {2.0}
-    assert figures["healthy/all/false_alarms_of"] == 2.0 + 4.0, "always and rloo, and the four cells"
-    assert figures["about/seeds/trap"] == figures["about/seeds/shaping"] == "40"
+    assert figures["healthy/all/false_alarms_of"] == 4.0, "always, rloo, and two other estimators"
+    assert figures["about/seeds/trap"] == figures["about/seeds/shaping"] == "50"
     assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in figures.items())
     drawn = importlib.util.find_spec("matplotlib") is not None
     for picture in ("trap", "shaping"):

@@ -70,19 +70,25 @@ def test_a_run_that_never_succeeds_has_nothing_to_lose():
     assert not trace_course([0.0] * 20, QUIET).trapped
 
 
-def test_false_alarms_are_counted_among_runs_that_did_not_end_trapped():
-    steady, fallen = [0.6] * 20, [0.6] * 10 + [0.0] * 10
-    dipped = [0.6] * 5 + [0.0] * 5 + [0.5] * 10
+def test_false_alarms_are_counted_among_long_runs_that_did_not_end_trapped():
+    def stretch(curve):
+        return [value for value in curve for _ in range(3)]
+
+    steady, fallen = [0.6] * 60, stretch([0.6] * 10 + [0.0] * 10)
+    dipped = stretch([0.6] * 5 + [0.0] * 5 + [0.5] * 10)
+    quiet = [0.0] * 60
     found = count_false_alarms(
         [
-            trace_course(steady, QUIET),
-            trace_course(steady, alarms(7, 8)),
-            trace_course(dipped, alarms(9)),
-            trace_course(fallen, alarms(12)),
-            trace_course(fallen, QUIET),
-            trace_course(steady[:8], QUIET[:8]),
+            trace_course(steady, quiet),
+            trace_course(steady, alarms(7, 8, length=60)),
+            trace_course(dipped, alarms(19, length=60)),
+            trace_course(fallen, alarms(32, length=60)),
+            trace_course(fallen, quiet),
+            trace_course(steady[:49], quiet[:49]),
+            trace_course(steady[:49], alarms(40, length=49)),
+            trace_course(steady[:50], quiet[:50]),
         ]
     )
-    assert (found.runs, found.healthy, found.alarmed) == (6, 4, 2)
-    assert found.steps == (8, 20)
-    assert false_alarm_table({"rloo": found}).splitlines()[-1] == "| rloo | 6 | 8 to 20 | 4 | 2 |"
+    assert (found.runs, found.healthy, found.alarmed) == (8, 4, 2), "neither the fallen nor those of 49 steps"
+    assert found.steps == (49, 60)
+    assert false_alarm_table({"rloo": found}).splitlines()[-1] == "| rloo | 8 | 49 to 60 | 4 | 2 |"

@@ -1,6 +1,8 @@
 """The monitor sees the trap early, and sees nothing in runs that are well."""
 
 import itertools
+import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -140,7 +142,9 @@ def test_noise_alone_raises_no_alarm_and_hardly_a_sign():
 
 def test_variance_and_success_that_fall_together_are_seen_before_either_has_collapsed():
     both = steady(10, reward_std=0.3, success=0.22, reward=0.22)
-    assert alarms([*steady(15), *both]) == [20], "the third step of a window's majority"
+    # A step counts for 3 deviations at most, less the allowance of .75: the fourth makes 9 each and 18 together.
+    assert alarms([*steady(15), *both]) == [21], "the third step at which they come to more than 16"
+    assert alarms([*steady(15), *both], joint_decline=20.0) == [22]
     assert alarms([*steady(15), *steady(40, reward_std=0.3)]) == []
     assert alarms([*steady(15), *steady(40, success=0.22, reward=0.22)]) == []
 
@@ -217,17 +221,78 @@ def test_gradients_of_another_objective_have_a_past_of_their_own():
     assert spikes == ["gradient_spike"]
 
 
+def baseline_of(*values, **settings):
+    """The baseline that these first values make."""
+    defaults = {"steps": len(values), "window": 3, "follow_better": 0.5, "follow_worse": 0.1, "allowance": 0.75}
+    baseline = Baseline("higher", **defaults | settings)
+    for value in values:
+        baseline.add(value)
+    return baseline
+
+
 def test_a_baseline_by_hand():
-    baseline = Baseline("higher", steps=3, window=3, follow_better=0.5, follow_worse=0.1)
-    for value in (1.0, 100.0, 2.0):
-        baseline.add(value)
-    # The median of 1, 100 and 2 is 2; they are 1, 98 and 0 away from it, so the deviation is that of 1.
-    assert (baseline.centre, baseline.now) == (2.0, 2.0)
-    assert baseline.spread == pytest.approx(1.4826)
-    baseline.add(6.0)
-    baseline.follow()
-    assert (baseline.now, baseline.centre) == (6.0, 4.0), "half of the way up"
-    for value in (2.0, 2.0, 2.0):
+    baseline = baseline_of(2.0, 3.0, 100.0, 2.0, 3.0, 2.0)
+    # The median is 2.5. Neighbours are 1, 97, 98, 1 and 1 apart, 1 in the median; 1.4826 / √2 of that is the deviation.
+    assert baseline.centre == 2.5
+    assert baseline.spread == pytest.approx(1.0484, abs=1e-4)
+    assert baseline.now == 2.0
+    for value in (6.5, 6.5):
         baseline.add(value)
     baseline.follow()
-    assert baseline.centre == pytest.approx(3.8), "a tenth of the way down"
+    assert (baseline.now, baseline.centre) == (6.5, 4.5), "half of the way up"
+    for value in (2.5, 2.5, 2.5):
+        baseline.add(value)
+    baseline.follow()
+    assert baseline.centre == pytest.approx(4.3), "a tenth of the way down"
+
+
+def test_the_spread_is_that_of_steps_and_not_of_a_trend():
+    rising = baseline_of(1.0, 3.0, 2.0, 4.0, 3.0, 5.0, 4.0, 6.0)
+    assert rising.spread == pytest.approx(1.4826 / math.sqrt(2) * 2), "neighbours are 2, 1, 2, 1, 2, 1 and 2 apart"
+    one_wild_step = baseline_of(*[10.0, 11.0] * 4)
+    before = one_wild_step.spread
+    one_wild_step.add(1000.0)
+    one_wild_step.follow()
+    assert before < one_wild_step.spread <= before * (1 + 2 / 9), "it counts for three deviations, as one of nine steps"
+
+
+def test_a_decline_by_hand():
+    baseline = baseline_of(*[10.0, 11.0] * 4)
+    one = baseline.spread
+    assert (baseline.centre, baseline.decline) == (10.5, 0.0)
+    sums = []
+    for deviations in (2.0, 2.0, 0.75, -1.0, 9.0, -9.0, 1.0):
+        baseline.add(10.5 - deviations * one)
+        sums.append(baseline.decline)
+    # Less .75 each: 1.25, 2.5, the same, 1.75 less, 2.25 more since nine count for three, none, and a quarter.
+    assert sums == pytest.approx([1.25, 2.5, 2.5, 0.75, 3.0, 0.0, 0.25])
+    for _ in range(100):
+        baseline.add(0.0)
+    assert baseline.decline == 15.0, "so that a run that has come back is believed within twenty steps"
+    baseline.forget_recent()
+    assert baseline.decline == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_does_not_lift_a_baseline(seed):
+    luck = random.Random(seed)
+    baseline = Baseline("higher", steps=8, window=5, follow_better=0.1, follow_worse=0.01, allowance=0.75)
+    for _ in range(300):
+        baseline.add(luck.gauss(10, 1))
+        baseline.follow()
+    assert baseline.centre == pytest.approx(10, abs=0.5)
+    assert baseline.spread == pytest.approx(1, rel=0.35)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slow_decline_of_both_is_seen_before_half_of_success_is_lost(seed):
+    """From the first step on, and no step tells it from noise: success .0042 a step, amid deviations of .025."""
+    curve = noisy(slide(60, success=(0.45, 0.2), reward_std=(0.24, 0.16)), seed, 0.1)
+    assert alarms(curve)[0] < 54, "there success is .225"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slow_decline_of_variance_alone_is_no_alarm(seed):
+    curve = noisy(slide(60, success=(0.45, 0.45), reward_std=(0.24, 0.16)), seed, 0.1)
+    assert "variance_decline" in kinds(curve)
+    assert alarms(curve) == []

@@ -1,14 +1,14 @@
 """`turnwise bench games`: the Echo Trap and what notices it, on the bandit; and rollout shaping on the lake.
 
-Invariant: within a seed all runs begin from one cold start, sample as many episodes and make as many updates, whatever
-watches over them; the seeds are none of those that the monitor's thresholds were chosen on (1 to 4), nor those of
-earlier runs of this benchmark (10 to 14, 20 to 24, 30 to 32).
+Invariant: within a seed the modes begin from one cold start, sample as many episodes and make as many updates, whatever
+watches over them; the seeds are none of those that the monitor's rules and thresholds were chosen on, which are 1 to 44
+and 100 to 119.
 """
 
 from collections.abc import Mapping
 
 from turnwise.bench.benchmark import Benchmark, Results, Scope
-from turnwise.bench.games_course import count_false_alarms
+from turnwise.bench.games_health import plan_bandit, plan_lake, read_healthy, report_false_alarms
 from turnwise.bench.games_shaping import GROUNDS, grounds, plan_shaping, shaping_config
 from turnwise.bench.games_shaping_report import Shaping
 from turnwise.bench.games_trap import (
@@ -18,7 +18,6 @@ from turnwise.bench.games_trap import (
     count_shares,
     courses_of,
     draw_trap,
-    false_alarm_table,
     flatten,
     flatten_shares,
     say_effort,
@@ -40,14 +39,15 @@ MODES: Mapping[str, tuple[str, ...]] = {
 """StarPO by GRPO, watched alone; treated on an alarm; under StarPO-S throughout; and by an estimator that does not
 divide, which the trap has no hold on: a reference for health."""
 HEALTHY = ("always", "rloo")
-"""The modes that are meant to stay well, so that an alarm in them is false unless they end trapped."""
-FIRST_SEED = 40
+"""The modes that are meant to stay well; there are more such runs in `games_health`."""
+FIRST_SEED = 50
 SHAPING_SEEDS = 5
 QUICK_SHAPING_SEEDS = 3
 
 
 def plan(scope: Scope) -> list[Job]:
-    """The trap's runs first, which are the longest, each seed's after its cold start; then the tables' cells."""
+    """The trap's runs first, which are the longest, each seed's after its cold start; then the tables' cells, and a
+    full run's longer ones on the lake."""
     trap = [job for seed in trap_seeds(scope) for job in _plan_trap(seed)]
     shaping = [
         job
@@ -55,7 +55,8 @@ def plan(scope: Scope) -> list[Job]:
         for ground in grounds(quick=scope.quick)
         for job in plan_shaping(ground, seed, quick=scope.quick)
     ]
-    return [*trap, *shaping]
+    lake = [] if scope.quick else [plan_lake(seed, shaping=shaping) for seed in shaping_seeds(scope)]
+    return [*trap, *shaping, *lake]
 
 
 def report(scope: Scope, results: Results) -> Report:
@@ -66,23 +67,19 @@ def report(scope: Scope, results: Results) -> Report:
     shares = {mode: count_shares(each) for mode, each in courses.items()}
     effort = {mode: count_effort(each) for mode, each in runs.items()}
     shaping = _shaping(scope, results)
-    healthy = {mode: courses[mode] for mode in HEALTHY} | {"shaping": courses_of(shaping.every_run())}
-    wolves = {name: count_false_alarms(each) for name, each in healthy.items()}
-    wolves["all"] = count_false_alarms([course for each in healthy.values() for course in each])
-    figures = shaping.figures()
+    false_alarms, figures = report_false_alarms({mode: courses[mode] for mode in HEALTHY} | read_healthy(results))
+    figures |= shaping.figures()
     for mode in MODES:
         prefix = f"trap/{mode}"
         figures |= flatten(prefix, summaries[mode]) | flatten_shares(prefix, shares[mode])
         figures |= {f"{prefix}/{name}": total for name, total in effort[mode].items()}
-    for name, found in wolves.items():
-        figures |= flatten_shares(f"healthy/{name}", {"false_alarms": (found.alarmed, found.healthy)})
     return Report(
         figures=figures,
         parts={
             "trap": trap_table(summaries, shares, effort),
             "trap-effort": say_effort(effort),
             "alarm": alarm_table(summaries, shares),
-            "false-alarms": false_alarm_table(wolves),
+            "false-alarms": false_alarms,
             **shaping.parts(),
         },
         pictures=[draw_trap(runs, summaries), shaping.picture()],
@@ -120,7 +117,7 @@ def _plan_trap(seed: int) -> list[Job]:
     cold_config = load_config(RECIPE, [f"seed={seed}", "steps=0", "evaluate.tasks=1"])
     cold = training_job(f"trap/cold-start/seed-{seed}", cold_config)
     runs = [training_job(f"trap/{mode}/seed-{seed}", _trap_config(mode, seed), after=cold) for mode in MODES]
-    return [cold, *runs]
+    return [cold, *runs, *plan_bandit(RECIPE, seed, cold=cold)]
 
 
 def _trap_config(mode: str, seed: int) -> Config:

@@ -17,6 +17,8 @@ LAST = 10
 """Steps at the end whose mean is the run's final success."""
 FALL = 0.5
 """The share of its peak that a run must keep not to have fallen."""
+LONG_ENOUGH = 50
+"""Steps without which a run's silence says nothing: the monitor needs some to know it, and a fall takes some to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +80,20 @@ def trailing_mean(values: Sequence[float], window: int = WINDOW) -> dict[int, fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalseAlarms:
-    """Alarms in runs that were well: `FalseAlarms(runs=25, steps=(20, 120), healthy=24, alarmed=0)`."""
+    """Alarms in runs that were well: `FalseAlarms(runs=25, steps=(60, 100), healthy=24, alarmed=0)`."""
 
     runs: int
     steps: tuple[int, int]
     """Those of the shortest run and of the longest: the more there are, the more a silence says."""
     healthy: int
-    """Those that did not end trapped; a run that fell and came back is among them."""
+    """Those that went on for long enough and did not end trapped; one that fell and came back is among them."""
     alarmed: int
     """The healthy ones in which an alarm was raised all the same."""
 
 
 def count_false_alarms(courses: Sequence[Course]) -> FalseAlarms:
     """How often the monitor cried wolf."""
-    healthy = [course for course in courses if not course.trapped]
+    healthy = [course for course in courses if not course.trapped and course.steps >= LONG_ENOUGH]
     alarmed = sum(course.alarm_at is not None for course in healthy)
     lengths = [course.steps for course in courses]
     return FalseAlarms(runs=len(courses), steps=(min(lengths), max(lengths)), healthy=len(healthy), alarmed=alarmed)

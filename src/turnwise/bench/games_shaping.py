@@ -61,7 +61,7 @@ RESPONSES = Question(
     name="responses",
     title="responses per task",
     values=(32, 16, 8, 4, 2, 1),
-    quick=(16, 8, 4, 2),
+    quick=(16, 8, 2),
     own=lambda config: config.rollout.responses,
     overrides=_spread,
     paper={
@@ -73,7 +73,7 @@ ACTIONS = Question(
     name="actions",
     title="actions per turn",
     values=(1, 2, 3, 4, 5),
-    quick=(1, 2, 4),
+    quick=(1, 2),
     own=_actions_per_turn,
     overrides=lambda config, actions: [f"env.args.max_actions_per_turn={actions}"],
     paper={
@@ -142,10 +142,15 @@ def plan_shaping(ground: str, seed: int, *, quick: bool) -> list[Job]:
             if actions not in colds:
                 alike = ACTIONS.overrides(base, actions)
                 cold = shaping_config(ground, seed, *alike, "steps=0", "evaluate.tasks=1", quick=quick)
-                colds[actions] = training_job(job_name(ground, f"cold-start-{actions}", seed), cold)
+                colds[actions] = training_job(cold_start_name(ground, config, seed), cold)
             name = job_name(ground, cell_name(question, base, value), seed)
             jobs.setdefault(name, training_job(name, config, after=colds[actions]))
     return [*colds.values(), *jobs.values()]
+
+
+def cold_start_name(ground: str, config: Config, seed: int) -> str:
+    """The job that a cell with this config begins from."""
+    return job_name(ground, f"cold-start-{_actions_per_turn(config)}", seed)
 
 
 def job_name(ground: str, cell: str, seed: int) -> str:

@@ -44,10 +44,6 @@ class Shaping:
             for question in GROUNDS[ground].questions:
                 yield ground, question, self.rows(ground, question)
 
-    def every_run(self) -> Runs:
-        """Each run once, also where several tables show it."""
-        return [run for name, run in self.results.items() if name.startswith("shaping/") and "/cold-start" not in name]
-
     def effort(self, ground: str) -> dict[str, Mapping[str, float]]:
         """What a run of each cell cost, in the mean."""
         return {

@@ -133,7 +133,7 @@ def alarm_table(summaries: Mapping[str, Estimates], shares: Mapping[str, Mapping
 
 
 def false_alarm_table(found: Mapping[str, FalseAlarms]) -> str:
-    header = ["runs", "in all", "steps of a run", "that did not end trapped", "of these, with an alarm"]
+    header = ["runs", "in all", "steps of a run", "long enough, and not trapped at the end", "of these, with an alarm"]
     rows = []
     for name, one in found.items():
         shortest, longest = one.steps

@@ -11,13 +11,17 @@ that of reward, and gradient spikes mark the point of no return; RAGEN-2 (arXiv 
 
 import math
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from pydantic import Field
 
 from turnwise.settings import Settings
-from turnwise.stability.baseline import Baseline, Better
+from turnwise.stability.baseline import DEEPEST, Baseline, Better
 from turnwise.stability.findings import Finding, Kind
 from turnwise.stability.signals import Vitals
+
+Evidence: TypeAlias = dict[str, tuple[float, float]]
+"""By vital, its value now and what it is while the run is well."""
 
 _BETTER: Mapping[str, Better] = {
     "reward_std": "higher",
@@ -43,6 +47,8 @@ _COMPANIONS: tuple[Kind, ...] = (
     "early_stopping",
 )
 """What makes a trap of collapsed variance: each is measured apart from rewards within a group."""
+_EACH = 3.0
+"""Deviations that each of two vitals must have summed up itself, however sure the other's decline is."""
 _UNWELL: tuple[Kind, ...] = ("variance_collapse", "gradient_spike", "success_drop")
 """Signs under which a checkpoint is no place to come back to."""
 
@@ -58,6 +64,14 @@ class MonitorSettings(Settings):
     """Steps in a row for which a sign, or the trap's conjunction, must hold before it is a finding."""
     sigmas: float = Field(default=1.7, ge=0)
     """How many of a vital's own step-to-step deviations a median must also have moved."""
+    allowance: float = Field(default=0.75, ge=0)
+    """How many of its own deviations a step may lie below the baseline before it counts towards a decline."""
+    decline: float = Field(default=5.0, gt=0, lt=DEEPEST)
+    """What steps beyond that allowance must sum up to, in deviations, before variance or success alone is said to sink;
+    a step within it takes away again."""
+    joint_decline: float = Field(default=16.0, gt=0, lt=2 * DEEPEST)
+    """What the sums of variance and success must come to together, before both sinking is a trap; each may be less
+    sure than it would have to be alone."""
     follow_better: float = Field(default=0.1, ge=0, le=1)
     """How fast a baseline follows values that are better than it."""
     follow_worse: float = Field(default=0.01, ge=0, le=1)
@@ -67,8 +81,8 @@ class MonitorSettings(Settings):
     variance_drop: float = Field(default=0.5, gt=0)
     """In-group deviation below this share of its baseline; above one half of success the share shrinks with
     2 √(p (1 − p)), as the deviation of any yes-or-no outcome does."""
-    variance_decline: float = Field(default=0.8, gt=0)
-    """The same, less far: an early sign, which makes a trap only together with a fall of success."""
+    variance_decline: float = Field(default=0.9, gt=0)
+    """The same, less far but for longer: an early sign, which makes a trap only together with a fall of success."""
     entropy_drop: float = Field(default=0.5, gt=0)
     """Entropy, of tokens or of whole turns, below this share of its baseline."""
     information_drop: float = Field(default=0.5, gt=0)
@@ -100,6 +114,7 @@ class Monitor:
                 window=settings.window,
                 follow_better=settings.follow_better,
                 follow_worse=settings.follow_worse,
+                allowance=settings.allowance,
             )
             for name, better in _BETTER.items()
         }
@@ -110,10 +125,11 @@ class Monitor:
         progress = vitals.reward if vitals.success is None else vitals.success
         for name, baseline in self._of.items():
             baseline.add(progress if name == "progress" else getattr(vitals, name))
-        signs = self._signs(success=None if vitals.success is None else self._progress)
-        trap = [] if self._moved("progress") > 0 else _conjunction(signs)
+        success = None if vitals.success is None else self._progress
+        signs = self._signs(success)
+        trap = {} if self._moved("progress") > 0 else _conjunction(signs) or self._sinking_together(success)
         if trap:
-            signs["echo_trap"] = {name: pair for kind in trap for name, pair in signs[kind].items()}
+            signs["echo_trap"] = trap
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
         self._follow({name for evidence in signs.values() for name in evidence})
         return [
@@ -160,18 +176,18 @@ class Monitor:
             baseline.load_state_dict(baselines[name])
         self._streaks = dict(streaks)
 
-    def _signs(self, *, success: float | None) -> dict[Kind, dict[str, tuple[float, float]]]:
+    def _signs(self, success: float | None) -> dict[Kind, Evidence]:
         """The signs of this step, each with its evidence."""
         limits = self.settings
         entropy = self._lower(("token_entropy", "action_entropy"), limits.entropy_drop)
-        seen: dict[Kind, dict[str, tuple[float, float]]] = {
+        seen: dict[Kind, Evidence] = {
             "gradient_spike": self._spiking(),
             "length_drift": self._drifting(),
             "invalid_actions": self._risen(("invalid_actions",)),
         }
         if success is None or success < limits.ceiling:
             collapse = self._lower(("reward_std",), limits.variance_drop * _room(success))
-            decline = self._lower(("reward_std",), limits.variance_decline * _room(success))
+            decline = self._sinking("reward_std", limits.variance_decline * _room(success))
             seen |= {
                 "variance_collapse": collapse,
                 "variance_decline": {} if collapse else decline,
@@ -179,16 +195,32 @@ class Monitor:
                 "template_collapse": {} if entropy else self._lower(("information",), limits.information_drop),
                 "repetition": self._risen(("repeated_turns", "repeated_ngrams")),
                 "early_stopping": self._risen(("early_stops",)),
-                "success_drop": self._lower(("progress",), 1 - limits.success_drop),
+                "success_drop": self._sinking("progress", 1 - limits.success_drop),
             }
         return {kind: evidence for kind, evidence in seen.items() if evidence}
 
-    def _lower(self, names: tuple[str, ...], share: float) -> dict[str, tuple[float, float]]:
+    def _lower(self, names: tuple[str, ...], share: float) -> Evidence:
         """Vitals that have lost so much of their baseline; a reward below zero has no share to lose."""
         chosen = {name: self._of[name] for name in names if self._moved(name) < 0 and self._of[name].centre > 0}
         return {name: (one.now, one.centre) for name, one in chosen.items() if one.now < share * one.centre}
 
-    def _risen(self, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    def _sinking(self, name: str, share: float, *, beyond: float | None = None) -> Evidence:
+        """A vital that has lost so much of its baseline, and step by step what noise would hardly take."""
+        one, sum_needed = self._of[name], self.settings.decline if beyond is None else beyond
+        sinks = one.ready and one.decline > sum_needed and one.centre > 0 and one.now < share * one.centre
+        return {name: (one.now, one.centre)} if sinks else {}
+
+    def _sinking_together(self, success: float | None) -> Evidence:
+        """Variance and success, where both sink: the trap before either has collapsed."""
+        limits = self.settings
+        if success is not None and success >= limits.ceiling:
+            return {}
+        variance = self._sinking("reward_std", limits.variance_decline * _room(success), beyond=_EACH)
+        progress = self._sinking("progress", 1 - limits.success_drop, beyond=_EACH)
+        joint = self._of["reward_std"].decline + self._of["progress"].decline
+        return variance | progress if variance and progress and joint > limits.joint_decline else {}
+
+    def _risen(self, names: tuple[str, ...]) -> Evidence:
         """Rates that have gone a good part of the way from their baseline to 1."""
         chosen = {name: self._of[name] for name in names if self._moved(name) > 0}
         share = self.settings.rate_rise
@@ -198,7 +230,7 @@ class Monitor:
             if one.now - one.centre > share * (1 - one.centre)
         }
 
-    def _spiking(self) -> dict[str, tuple[float, float]]:
+    def _spiking(self) -> Evidence:
         """Two values of a window, not its median: spikes come and go. One alone is noise."""
         gradient = self._of["gradient"]
         if not gradient.ready:
@@ -208,7 +240,7 @@ class Monitor:
         spikes = far and second > self.settings.gradient_rise * gradient.centre
         return {"gradient": (second, gradient.centre)} if spikes else {}
 
-    def _drifting(self) -> dict[str, tuple[float, float]]:
+    def _drifting(self) -> Evidence:
         length, ratio = self._of["response_length"], self.settings.length_ratio
         drifts = self._moved("response_length") and not length.centre / ratio <= length.now <= length.centre * ratio
         return {"response_length": (length.now, length.centre)} if drifts else {}
@@ -232,13 +264,12 @@ class Monitor:
                 baseline.follow()
 
 
-def _conjunction(signs: Mapping[Kind, object]) -> list[Kind]:
-    """The signs that make a trap: collapsed variance and any companion, or variance and success falling together."""
+def _conjunction(signs: Mapping[Kind, Evidence]) -> Evidence:
+    """What makes a trap of signs: collapsed variance, and any companion."""
     companions = [kind for kind in _COMPANIONS if kind in signs]
-    if "variance_collapse" in signs and companions:
-        return ["variance_collapse", *companions]
-    early: list[Kind] = ["variance_decline", "success_drop"]
-    return early if all(kind in signs for kind in early) else []
+    if "variance_collapse" not in signs or not companions:
+        return {}
+    return {name: pair for kind in ("variance_collapse", *companions) for name, pair in signs[kind].items()}
 
 
 def _room(success: float | None) -> float:
