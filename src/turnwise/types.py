@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -254,26 +254,25 @@ class Group:
 
 
 def _row(turns: Sequence[Turn], start: int, end: int, tail_ids: tuple[int, ...]) -> Row:
-    ids: list[int] = []
-    mask: list[bool] = []
-    logprobs: list[float] = []
-    rewards: list[float] = []
-    index: list[int] = []
-    for number, turn in enumerate(turns[start:end], start):
-        context, action = len(turn.context_ids), len(turn.action_ids)
-        ids += [*turn.context_ids, *turn.action_ids]
-        mask += [False] * context + [True] * action
-        logprobs += [0.0] * context + [*turn.logprobs]
-        rewards += [0.0] * (context + action - 1) + [turn.reward]
-        index += [number] * (context + action)
-    prompt, played, tail = len(turns[start].context_ids), len(ids), len(tail_ids)
-    place = np.arange(played + tail)
+    """By whole stretches, a context or an action at a time: there are thousands of tokens to every step."""
+    played = turns[start:end]
+    stretches = [ids for turn in played for ids in (turn.context_ids, turn.action_ids)] + [tail_ids]
+    lengths = [len(ids) for ids in stretches]
+    total, last = sum(lengths), len(stretches) - 1
+    kinds = [*([False, True] * len(played)), False]
+    action = np.repeat(kinds, lengths)
+    logprobs = np.zeros(total, np.float32)
+    logprobs[action] = np.fromiter(chain.from_iterable(turn.logprobs for turn in played), np.float32)
+    rewards = np.zeros(total, np.float64)
+    rewards[np.cumsum(lengths)[1:last:2] - 1] = [turn.reward for turn in played]
+    numbers = [number for number in range(start, end) for _ in range(2)] + [end]
+    place = np.arange(total)
     return Row(
-        ids=np.asarray([*ids, *tail_ids], np.int64),
-        action_mask=np.asarray(mask + [False] * tail, np.bool_),
-        prompt_mask=place < prompt,
-        logprobs=np.asarray(logprobs + [0.0] * tail, np.float32),
-        rewards=np.asarray(rewards + [0.0] * tail, np.float64),
-        turn_index=np.asarray(index + [end] * tail, np.int64),
-        tail_mask=place >= played,
+        ids=np.fromiter(chain.from_iterable(stretches), np.int64, total),
+        action_mask=action,
+        prompt_mask=place < lengths[0],
+        logprobs=logprobs,
+        rewards=rewards,
+        turn_index=np.repeat(np.asarray(numbers, np.int64), lengths),
+        tail_mask=place >= total - lengths[last],
     )

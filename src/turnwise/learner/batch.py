@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from turnwise.credit.base import Episodes
-from turnwise.learner.layout import MicroBatch, Span, pack, pad
+from turnwise.learner.layout import MicroBatch, Rows, pack, pad
 from turnwise.losses.aggregate import Aggregation, token_weights
 from turnwise.types import Group, StopReason, Trajectory
 
@@ -210,13 +210,14 @@ class Batch:
         leader = self._leaders(rows) if share_prompts else {row: row for row in rows}
         units = self._by_trajectory(rows) if whole_trajectories else [[row] for row in rows]
         packs: list[list[int]] = []
+        size = _Size()
         for unit in self._longest_first(units, leader):
-            together = [*packs[-1], *unit] if packs else unit
-            size = self._packed_tokens(together, leader) if packing else len(together) * self._longest(together)
-            if packs and size <= token_budget:
-                packs[-1] += unit
-            else:
-                packs.append(list(unit))
+            lengths = [(self._length(row), self.row_prompt[row], leader[row]) for row in unit]
+            if not packs or size.grown(lengths).count(packing=packing) > token_budget:
+                packs.append([])
+                size = _Size()
+            packs[-1] += unit
+            size = size.grown(lengths)
         return [self._lay_out(rows, select, leader if packing else None) for rows in packs]
 
     def _longest_first(self, units: Sequence[list[int]], leader: Mapping[int, int]) -> list[list[int]]:
@@ -252,26 +253,19 @@ class Batch:
     def _tokens(self, rows: Iterable[int]) -> int:
         return sum(map(self._length, rows))
 
-    def _packed_tokens(self, rows: Sequence[int], leader: Mapping[int, int]) -> int:
-        """How many tokens rows have end to end, where each prompt is read once."""
-        owners = enumerate(_owners(rows, leader))
-        return self._tokens(rows) - sum(self.row_prompt[rows[place]] for place, owner in owners if owner != place)
-
     def _lay_out(self, rows: Sequence[int], select: torch.Tensor, leader: Mapping[int, int] | None) -> MicroBatch:
         """Rows end to end, those with one leader side by side; without leaders, padded."""
         if leader is not None:
             first = {leader[row]: place for place, row in reversed(list(enumerate(rows)))}
             rows = sorted(rows, key=lambda row: first[leader[row]])
-        spans = [
-            Span(
-                start=self.row_start[row],
-                end=self.row_start[row + 1],
-                prompt=self.row_prompt[row],
-                selected=select[self.row_start[row] : self.row_start[row + 1]].nonzero().flatten(),
-            )
-            for row in rows
-        ]
-        return pad(self.ids, spans) if leader is None else pack(self.ids, spans, _owners(rows, leader))
+        these = Rows(
+            start=torch.tensor([self.row_start[row] for row in rows]),
+            length=torch.tensor([self._length(row) for row in rows]),
+            prompt=torch.tensor([self.row_prompt[row] for row in rows]),
+        )
+        if leader is None:
+            return pad(self.ids, these, select)
+        return pack(self.ids, these, select, torch.tensor(_owners(rows, leader)))
 
     def by_turn(self, per_token: torch.Tensor) -> PerTurn:
         """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
@@ -316,6 +310,32 @@ def _states(
     if not numbers:
         return None
     return torch.tensor(known)[torch.tensor(first)[trajectory] + turn]  # [L]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What the rows of a micro-batch come to: side by side, or end to end with equal prompts read once."""
+
+    rows: int = 0
+    longest: int = 0
+    tokens: int = 0
+    leaders: frozenset[int] = frozenset()
+
+    def grown(self, lengths: Sequence[tuple[int, int, int]]) -> "_Size":
+        """With more rows, each a length, the length of its prompt and its leader."""
+        tokens, leaders = self.tokens, set(self.leaders)
+        for length, prompt, leader in lengths:
+            tokens += length - (prompt if leader in leaders else 0)
+            leaders.add(leader)
+        return _Size(
+            rows=self.rows + len(lengths),
+            longest=max(self.longest, *(length for length, _, _ in lengths)),
+            tokens=tokens,
+            leaders=frozenset(leaders),
+        )
+
+    def count(self, *, packing: bool) -> int:
+        return self.tokens if packing else self.rows * self.longest
 
 
 def _owners(rows: Sequence[int], leader: Mapping[int, int]) -> list[int]:

@@ -6,7 +6,6 @@ opens; where they fall back to p > 0, a row goes on from the first p tokens of t
 Shapes: m tokens selected in a micro-batch, which is B rows padded to W, or W tokens of rows end to end (B = 1).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,68 +45,70 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A row among the batch's flat tokens."""
+class Rows:
+    """Some rows among the batch's flat tokens; each field is [R] long."""
 
-    start: int
-    end: int
-    prompt: int
-    """How many tokens it opens with before its first action."""
-    selected: torch.Tensor
-    """Long: which of its tokens are asked about, counted from its first."""
+    start: torch.Tensor
+    length: torch.Tensor
+    prompt: torch.Tensor
+    """How many tokens each opens with before its first action."""
 
-    def __len__(self) -> int:
-        return self.end - self.start
-
-
-def pad(ids: torch.Tensor, spans: Sequence[Span]) -> MicroBatch:
-    """Rows of the batch's ids [L], side by side."""
-    rows = torch.nn.utils.rnn.pad_sequence([ids[span.start : span.end] for span in spans], batch_first=True)  # [B, W]
-    position = [number * rows.shape[1] + span.selected for number, span in enumerate(spans)]
-    return _micro_batch(ids, spans, rows, None, position, [one - 1 for one in position])
+    def spell_out(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every token of the rows, row after row: its place in the flat tensors, and which row it is of."""
+        row = torch.arange(len(self.start)).repeat_interleave(self.length)
+        return _count_on(self.start, self.length), row
 
 
-def pack(ids: torch.Tensor, spans: Sequence[Span], owner: Sequence[int]) -> MicroBatch:
-    """Rows of the batch's ids [L], end to end.
-
-    `owner` says of each row in which row its prompt is to be read: in itself, or in one before it with the same prompt.
-    Rows that share one follow each other.
-    """
-    pieces: list[torch.Tensor] = []
-    positions: list[torch.Tensor] = []
-    position: list[torch.Tensor] = []
-    before: list[torch.Tensor] = []
-    starts: list[int] = []
-    width = 0
-    for number, span in enumerate(spans):
-        starts.append(width)
-        skipped = 0 if owner[number] == number else span.prompt
-        pieces.append(ids[span.start + skipped : span.end])
-        positions.append(torch.arange(skipped, len(span)))
-        for found, offset in ((position, span.selected), (before, span.selected - 1)):
-            found.append(torch.where(offset < skipped, starts[owner[number]], width - skipped) + offset)
-        width += len(span) - skipped
-    return _micro_batch(ids, spans, torch.cat(pieces)[None], torch.cat(positions)[None], position, before)
-
-
-def _micro_batch(
-    ids: torch.Tensor,
-    spans: Sequence[Span],
-    laid_out: torch.Tensor,
-    positions: torch.Tensor | None,
-    position: Sequence[torch.Tensor],
-    before: Sequence[torch.Tensor],
-) -> MicroBatch:
-    token = torch.cat([span.start + span.selected for span in spans])  # [m]
-    given = sum(map(len, spans))
-    shared = 0 if positions is None else given - laid_out.numel()
+def pad(ids: torch.Tensor, rows: Rows, select: torch.Tensor) -> MicroBatch:
+    """Rows of the batch's ids [L], side by side; `select` [L] says which tokens are asked about."""
+    width = int(rows.length.max())
+    place, row = rows.spell_out()
+    padded = torch.zeros(len(rows.start), width, dtype=ids.dtype)  # [B, W]
+    padded[row, place - rows.start[row]] = ids[place]
+    token, of = place[select[place]], row[select[place]]  # [m]
+    position = of * width + token - rows.start[of]  # [m]
     return MicroBatch(
-        ids=laid_out,
-        positions=positions,
-        position=torch.cat(list(position)),
-        before=torch.cat(list(before)),
+        ids=padded,
+        positions=None,
+        position=position,
+        before=position - 1,
         token=token,
         target=ids[token],
-        tokens=given - shared,
-        shared=shared,
+        tokens=len(place),
+        shared=0,
     )
+
+
+def pack(ids: torch.Tensor, rows: Rows, select: torch.Tensor, owner: torch.Tensor) -> MicroBatch:
+    """Rows of the batch's ids [L], end to end; `select` [L] says which tokens are asked about.
+
+    `owner` [R] says of each row in which row its prompt is to be read: in itself, or in one before it with the same
+    prompt. Rows that share one follow each other.
+    """
+    skipped = torch.where(owner == torch.arange(len(owner)), 0, rows.prompt)  # [R]
+    kept = rows.length - skipped  # [R]
+    begin = kept.cumsum(0) - kept  # [R]: where what is kept of a row begins
+    place, row = rows.spell_out()
+    token, of = place[select[place]], row[select[place]]  # [m]
+    offset = token - rows.start[of]  # [m]
+
+    def find(offset: torch.Tensor) -> torch.Tensor:
+        return torch.where(offset < skipped[of], begin[owner[of]], begin[of] - skipped[of]) + offset
+
+    laid_out = ids[_count_on(rows.start + skipped, kept)]  # [W]
+    return MicroBatch(
+        ids=laid_out[None],
+        positions=_count_on(skipped, kept)[None],
+        position=find(offset),
+        before=find(offset - 1),
+        token=token,
+        target=ids[token],
+        tokens=len(laid_out),
+        shared=len(place) - len(laid_out),
+    )
+
+
+def _count_on(first: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """Stretches of numbers that go up by one, end to end: from 5 for 3 and from 0 for 2 is 5 6 7 0 1."""
+    begin = length.cumsum(0) - length
+    return (first - begin).repeat_interleave(length) + torch.arange(int(length.sum()))
