@@ -49,8 +49,6 @@ def test_the_rows_of_the_paper_and_ours():
         ("ppo", "no advantage mask"),
         ("ppo", "neither mask"),
         ("grpo", "no loss mask"),
-        ("ppo-lam95", "no advantage mask"),
-        ("ppo-lam95", "neither mask"),
     }
     assert {(row.play, row.imitates) for row in BASELINES} == {
         (play, imitates) for play in ("closed-book", "naive-rag", "agent") for imitates in (False, True)

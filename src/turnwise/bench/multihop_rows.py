@@ -55,7 +55,6 @@ BASELINES: Sequence[Baseline] = (
 _NO_ADVANTAGE_MASK = ("credit.advantage_mask=false",)
 _NO_LOSS_MASK = ("loss.action_mask=false",)
 _NO_MASKS = (*_NO_ADVANTAGE_MASK, *_NO_LOSS_MASK)
-_DECAY = ("credit.lam=0.95",)
 
 METHODS: Sequence[Method] = (
     Method(key="ppo", label="PPO", recipe="ppo"),
@@ -64,8 +63,6 @@ METHODS: Sequence[Method] = (
     Method(key="reinforce-pp", label="REINFORCE++", recipe="reinforce-pp"),
     Method(key="reinforce-pp-baseline", label="REINFORCE++-baseline", recipe="reinforce-pp-baseline"),
 )
-DECAYED = Method(key="ppo-lam95", label="PPO, λ = 0.95", recipe="ppo", overrides=_DECAY)
-"""No row of the paper's table: where λ < 1, tokens that were only read decay credit unless a mask leaves them out."""
 
 
 def _ablate(whole: Method, suffix: str, without: str, overrides: tuple[str, ...]) -> Method:
@@ -73,7 +70,7 @@ def _ablate(whole: Method, suffix: str, without: str, overrides: tuple[str, ...]
         key=f"{whole.key}-{suffix}",
         label=f"{whole.label}, {without}",
         recipe=whole.recipe,
-        overrides=(*whole.overrides, *overrides),
+        overrides=overrides,
         masked=whole.key,
         without=without,
     )
@@ -84,8 +81,4 @@ ABLATIONS: Sequence[Method] = (
     _ablate(_PPO, "no-advantage-mask", "no advantage mask", _NO_ADVANTAGE_MASK),
     _ablate(_PPO, "no-masks", "neither mask", _NO_MASKS),
     _ablate(_GRPO, "no-loss-mask", "no loss mask", _NO_LOSS_MASK),
-    DECAYED,
-    _ablate(DECAYED, "no-advantage-mask", "no advantage mask", _NO_ADVANTAGE_MASK),
-    _ablate(DECAYED, "no-masks", "neither mask", _NO_MASKS),
 )
-"""With the row that the last two are ablations of."""
