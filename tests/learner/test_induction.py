@@ -57,6 +57,19 @@ def test_it_looks_one_token_back():
     assert before[1] < 0.1, "and the rest are left to training"
 
 
+def test_as_many_heads_hold_it_as_are_asked_for():
+    shape = SmallSettings(layers=2, width=128, heads=4, positions=128, vocabulary=270, induction_heads=2)
+    model = build(shape)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, len(TOKENIZER), (4, 64), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        attention = model(ids, output_attentions=True).attentions[0]  # [B, heads, 64, 64]
+    before = attention[:, :, range(1, 64), range(63)].mean((0, 2))  # [heads]
+    assert (before > 0.9).tolist() == [True, True, False, False]
+    with pytest.raises(ValidationError, match="induction_heads: 3 is more than half of 4 heads"):
+        SmallSettings(heads=4, induction_heads=3)
+
+
 def test_it_is_fixed_by_the_seed():
     one, same, other = build(seed=0), build(seed=0), build(seed=1)
     weights = dict(same.named_parameters())

@@ -1,9 +1,9 @@
 """A head start for a small transformer: the circuit that copies what followed last time.
 
 Every pretrained language model has induction heads (Olsson et al., 2022, arXiv 2209.11895): "... Ada Holm ... Ada"
-makes it expect "Holm". A model of a million parameters spends most of a short training finding them. A quarter of the
-heads of its first two layers are therefore initialised to that circuit, from which training goes on freely; the others
-are left to learn what the task needs:
+makes it expect "Holm". A model of a million parameters spends most of a short training finding them. Some heads of its
+first two layers are therefore initialised to that circuit, from which training goes on freely; the others are left to
+learn what the task needs:
 
     layer 0   attends to the token before, by position alone   and writes a sketch M x of it, along directions R
     layer 1   compares R'h of each position with M x of its own token: so finds what came after that token before,
@@ -30,8 +30,8 @@ _COPY = 4.0
 
 
 @torch.no_grad()
-def plant_induction(model: LlamaForCausalLM, *, generator: torch.Generator) -> None:
-    """Initialises the circuit in place. Needs two layers, attention biases, and as many key heads as heads."""
+def plant_induction(model: LlamaForCausalLM, *, count: int, generator: torch.Generator) -> None:
+    """Initialises `count` heads a layer, in place. Needs two layers, attention biases, and a key head to every head."""
     width, heads = model.config.hidden_size, model.config.num_attention_heads
     size = width // heads  # D
     frequency = model.model.rotary_emb.inv_freq.float().cpu()  # [D/2]
@@ -47,7 +47,7 @@ def plant_induction(model: LlamaForCausalLM, *, generator: torch.Generator) -> N
     embedding = model.model.embed_tokens.weight.std()
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     query, key = _previous_token(frequency)  # [D]
-    for head in range(max(1, heads // 4)):
+    for head in range(count):
         rows = slice(head * size, (head + 1) * size)
         part = slice(head * len(content), (head + 1) * len(content))
         sketch, direction = sketches[part], directions[:, part]  # [n, W], [W, n]

@@ -92,6 +92,8 @@ class SmallSettings(Settings):
     """The most tokens the tokenizer may have: 256 bytes, 11 markers, and what it learns from the texts."""
     induction: bool = True
     """Begin with heads that copy what followed last time, as any pretrained model has; needs two layers or more."""
+    induction_heads: int | None = Field(default=None, ge=1)
+    """How many heads of the first two layers do, at most half; None: a quarter of them."""
 
     @model_validator(mode="after")
     def _divides(self) -> "SmallSettings":
@@ -103,6 +105,8 @@ class SmallSettings(Settings):
             raise ValueError(
                 "induction needs 2 layers, 2 heads and kv_heads null: change these or set induction: false"
             )
+        if self.induction_heads is not None and 2 * self.induction_heads > self.heads:
+            raise ValueError(f"induction_heads: {self.induction_heads} is more than half of {self.heads} heads")
         return self
 
 
@@ -160,7 +164,8 @@ def build_small(settings: SmallSettings, tokenizer: PreTrainedTokenizerFast, *, 
         model = LlamaForCausalLM(config)
     _draw_weights(model, seed=seed)
     if settings.induction:
-        plant_induction(model, generator=torch.Generator().manual_seed(derive_seed(seed, "induction")))
+        count = settings.induction_heads or max(1, settings.heads // 4)
+        plant_induction(model, count=count, generator=torch.Generator().manual_seed(derive_seed(seed, "induction")))
     return model
 
 
