@@ -68,7 +68,7 @@ def test_an_ablation_differs_by_its_masks_alone(planned):
 
 def test_all_methods_begin_from_one_cold_start_a_seed_and_share_what_is_not_the_algorithm(planned):
     base = planned["imitation/cold-start/seed-10"].settings["config"]
-    assert base["cold_start"]["demonstrations"] == 8400
+    assert base["cold_start"]["demonstrations"] == 9600
     assert base["steps"] == 0
     for row in (*METHODS, *ABLATIONS):
         for seed in (10, 11):
