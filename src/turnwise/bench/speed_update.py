@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
+from turnwise.bench.speed_models import smollm2_config
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner, LearnerSettings
@@ -57,17 +58,7 @@ class UpdateWay:
 def random_smollm2(seed: int = 0) -> PreTrainedModel:
     """A model of SmolLM2-135M's shape whose weights mean nothing."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(smollm2_config())
 
 
 def make_update_work(work: UpdateWork, vocabulary: int, *, seed: int = 0) -> list[Group]:

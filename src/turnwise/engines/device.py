@@ -45,7 +45,6 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.enabled = device.type == "cuda"
-        self._device = device
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.enabled else None
