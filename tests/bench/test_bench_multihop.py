@@ -62,16 +62,16 @@ def test_an_ablation_differs_by_its_masks_alone(planned):
         "neither mask": {"credit.advantage_mask": False, "loss.action_mask": False},
     }
     for row in ABLATIONS:
-        ours, whole = (planned[f"training/{key}/seed-10"] for key in (row.key, row.masked or "ppo"))
+        ours, whole = (planned[f"training/{key}/seed-20"] for key in (row.key, row.masked or "ppo"))
         assert differences(ours, whole) == (expected[row.without] if row.masked else {"credit.lam": 0.95})
 
 
 def test_all_methods_begin_from_one_cold_start_a_seed_and_share_what_is_not_the_algorithm(planned):
-    base = planned["imitation/cold-start/seed-10"].settings["config"]
+    base = planned["imitation/cold-start/seed-20"].settings["config"]
     assert base["cold_start"]["demonstrations"] == 9600
     assert base["steps"] == 0
     for row in (*METHODS, *ABLATIONS):
-        for seed in (10, 11):
+        for seed in (20, 21):
             job = planned[f"training/{row.key}/seed-{seed}"]
             assert job.after is planned[f"imitation/cold-start/seed-{seed}"]
             config = job.settings["config"]
@@ -83,13 +83,13 @@ def test_all_methods_begin_from_one_cold_start_a_seed_and_share_what_is_not_the_
 
 
 def test_baselines_imitate_as_much_and_wrap_the_agents_environment(planned):
-    agent = planned["imitation/cold-start/seed-11"]
+    agent = planned["imitation/cold-start/seed-21"]
     for row in BASELINES:
-        trained = planned.get(f"imitation/{row.key}/seed-11")
+        trained = planned.get(f"imitation/{row.key}/seed-21")
         assert (trained is not None) == row.imitates
         if trained is not None:
             assert all(setting.startswith("env.") for setting in differences(trained, agent))
-    rag = planned["imitation/naive-rag-shown/seed-11"].settings["config"]["env"]
+    rag = planned["imitation/naive-rag-shown/seed-21"].settings["config"]["env"]
     assert rag["name"] == "turnwise.baselines:NaiveRag"
     args = agent.settings["config"]["env"]["args"]
     assert rag["args"] == {"env": {"name": "encyclopedia", "args": {**args, "passages": 6}}}
@@ -106,11 +106,11 @@ def test_naive_rag_reads_as_many_passages_as_the_agent_can():
 
 
 def test_every_row_is_asked_the_same_questions_after_its_training(planned):
-    asked = {row.key: planned[f"evaluation/{row.key}/seed-10"] for row in (*BASELINES, *METHODS, *ABLATIONS)}
+    asked = {row.key: planned[f"evaluation/{row.key}/seed-20"] for row in (*BASELINES, *METHODS, *ABLATIONS)}
     for row in (*METHODS, *ABLATIONS):
-        assert asked[row.key].after is planned[f"training/{row.key}/seed-10"]
+        assert asked[row.key].after is planned[f"training/{row.key}/seed-20"]
     for row in BASELINES:
-        assert asked[row.key].after is planned.get(f"imitation/{row.key}/seed-10")
+        assert asked[row.key].after is planned.get(f"imitation/{row.key}/seed-20")
     for job in asked.values():
         config = job.settings["config"]
         assert (job.settings["first"], config["evaluate"]["tasks"], config["evaluate"]["split"]) == (256, 256, "test")
@@ -120,7 +120,7 @@ def test_every_row_is_asked_the_same_questions_after_its_training(planned):
 
 
 def test_the_cold_starts_come_first_since_the_methods_wait_for_them(planned):
-    assert list(planned)[:2] == ["imitation/cold-start/seed-10", "imitation/cold-start/seed-11"]
+    assert list(planned)[:2] == ["imitation/cold-start/seed-20", "imitation/cold-start/seed-21"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_quick_edition_from_end_to_end(few_rows):
     assert "From `turnwise bench multihop --quick --seeds 1`: 15 jobs on " in page
     figures = json.loads(Path("benchmarks/results/multihop-quick.json").read_text())
     assert figures["grpo/episodes"] == 4.0
-    assert figures["about/seeds"] == "10"
+    assert figures["about/seeds"] == "20"
     assert figures["about/settings/ppo-no-masks"] == "credit.advantage_mask=false, loss.action_mask=false"
     assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in figures.items())
     assert Path("docs/img/multihop-learning.png").is_file() == (importlib.util.find_spec("matplotlib") is not None)
@@ -205,12 +205,12 @@ def test_the_quick_edition_from_end_to_end(few_rows):
     # Behind every number: the episodes it was counted from, and those of training.
     folder = Path("runs/bench/multihop-quick")
     for name in ("closed-book", "naive-rag-shown", "cold-start", "ppo-no-masks"):
-        greedy = read_trajectories(folder / f"evaluation/{name}/seed-10/greedy.parquet")
+        greedy = read_trajectories(folder / f"evaluation/{name}/seed-20/greedy.parquet")
         assert [group.task.id for group in greedy] == ["test-256", "test-257", "test-258"]
         success = sum(group.trajectories[0].success for group in greedy) / 3
         assert figures[f"{name}/em"] == pytest.approx(success, abs=1e-5)
-        assert (folder / f"evaluation/{name}/seed-10/sampled.parquet").is_file()
-    assert list(folder.glob("training/ppo/seed-10/run/trajectories/*.parquet"))
+        assert (folder / f"evaluation/{name}/seed-20/sampled.parquet").is_file()
+    assert list(folder.glob("training/ppo/seed-20/run/trajectories/*.parquet"))
 
     # The page is made from the jobs' results alone, wherever they were done.
     for file in folder.rglob("*"):
@@ -224,7 +224,7 @@ def test_the_quick_edition_from_end_to_end(few_rows):
 def test_an_evaluation_asks_the_model_that_training_ended_with(small_project, monkeypatch):
     jobs = {job.name: job for job in order_jobs(multihop.plan(Scope(quick=True, seeds=1)))}
     for kind in ("imitation/cold-start", "training/grpo"):
-        assert perform(jobs[f"{kind}/seed-10"], small_project).figures is not None
+        assert perform(jobs[f"{kind}/seed-20"], small_project).figures is not None
     seen = []
 
     def remember(config, **options):
@@ -233,11 +233,11 @@ def test_an_evaluation_asks_the_model_that_training_ended_with(small_project, mo
 
     monkeypatch.setattr(multihop, "assemble", remember)
     for key in ("grpo", "cold-start", "tools"):
-        outcome = perform(jobs[f"evaluation/{key}/seed-10"], small_project)
+        outcome = perform(jobs[f"evaluation/{key}/seed-20"], small_project)
         assert outcome.figures["greedy"]["evaluate/episodes"] == 3
     trained, cold, untrained = seen
-    assert trained.endswith("training/grpo/seed-10/run/checkpoints/step-000001/model")
-    assert cold.endswith("imitation/cold-start/seed-10/run/checkpoints/step-000000/model")
+    assert trained.endswith("training/grpo/seed-20/run/checkpoints/step-000001/model")
+    assert cold.endswith("imitation/cold-start/seed-20/run/checkpoints/step-000000/model")
     assert untrained == "small"
 
 
@@ -259,9 +259,9 @@ def test_the_edition_with_a_model_from_end_to_end(small_project, few_rows):
         parts_by_hops = 2 * figures[f"{row}/em/hops=2"] + figures[f"{row}/em/hops=4"]
         assert parts_by_hops / 3 == pytest.approx(figures[f"{row}/em"], abs=1e-5)
     folder = Path(f"runs/bench/{name}")
-    asked = read_trajectories(folder / "evaluation/ppo/seed-10/greedy.parquet")
+    asked = read_trajectories(folder / "evaluation/ppo/seed-20/greedy.parquet")
     assert [group.task.data["source"] for group in asked] == ["2wiki", "2wiki", "musique"], "the dev split"
-    config = (folder / "training/ppo/seed-10/run/config.yaml").read_text()
+    config = (folder / "training/ppo/seed-20/run/config.yaml").read_text()
     assert "estimator: gae" in config
     assert "questions: questions" in config
 

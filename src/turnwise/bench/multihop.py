@@ -24,8 +24,8 @@ from turnwise.seeds import derive_seed
 from turnwise.settings import parse_settings
 from turnwise.types import Json
 
-FIRST_SEED = 10
-"""The recipes were tuned on seeds 0 to 4."""
+FIRST_SEED = 20
+"""The recipes were tuned on seeds 0 to 4, and the cold start looked at on 12."""
 DECODINGS: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
 """By temperature. After a cold start on mostly lazy demonstrations, the likeliest strategy is the lazy one, so greedy
 episodes show nothing of what was learnt beside it."""
