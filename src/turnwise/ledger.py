@@ -8,8 +8,8 @@ import asyncio
 import selectors
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 ACCOUNTS: Mapping[str, str] = {
@@ -89,22 +89,24 @@ class Ledger:
         self._tokens: dict[str, int] = {}
         self._opened = self._charged = clock()
 
-    @contextmanager
-    def spend(self, account: str) -> Iterator[None]:
+    def spend(self, account: str) -> AbstractContextManager[None]:
         """Charges what happens within to an account, save for what sections inside it claim for theirs.
 
         A section that awaits is charged for whatever other tasks do meanwhile, outside of sections of their own; of
         such sections one must lie within the other.
         """
+        return _Section(self, account)
+
+    def _enter(self, account: str) -> int:
+        """Opens a section, and says how deep it lies."""
         self._charge()
         self._open.append(account)
-        place = len(self._open)
-        try:
-            yield
-        finally:
-            assert len(self._open) == place, f"a section within '{account}' outlived it"
-            self._charge()
-            self._open.pop()
+        return len(self._open)
+
+    def _leave(self, depth: int) -> None:
+        assert len(self._open) == depth, f"a section within '{self._open[depth - 1]}' outlived it"
+        self._charge()
+        self._open.pop()
 
     def count(self, **tokens: int) -> None:
         """Adds to the counts of these names: `ledger.count(sampled=512, truncated=40)`."""
@@ -134,6 +136,21 @@ class Ledger:
         self._seconds[account] = self._seconds.get(account, 0.0) + now - self._charged
         self._charged = now
         return now
+
+
+class _Section:
+    """A stretch of time for one account. There are several to every turn, and a generator would be slow to enter."""
+
+    __slots__ = ("_account", "_depth", "_ledger")
+
+    def __init__(self, ledger: Ledger, account: str) -> None:
+        self._ledger, self._account = ledger, account
+
+    def __enter__(self) -> None:
+        self._depth = self._ledger._enter(self._account)
+
+    def __exit__(self, *raised: object) -> None:
+        self._ledger._leave(self._depth)
 
 
 class _IdleSelector(selectors.DefaultSelector):

@@ -4,9 +4,6 @@ Invariant: what broke is kept in words and counted, never scored; a user's mista
 reward, a broken contract) is not luck, and passes.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from turnwise.envs.base import Env
 from turnwise.errors import TurnwiseError
 
@@ -15,15 +12,20 @@ class EpisodeFailure(Exception):
     """An episode cannot go on; carries the words for `failure`."""
 
 
-@contextmanager
-def boundary(where: str) -> Iterator[None]:
+class boundary:  # used as a function would be: `with boundary("step"): ...`
     """Within it, whatever environment code raises becomes an `EpisodeFailure`."""
-    try:
-        yield
-    except TurnwiseError:
-        raise
-    except Exception as error:
-        raise EpisodeFailure(f"{where}: {type(error).__name__}: {error}") from error
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TurnwiseError):
+            raise EpisodeFailure(f"{self._where}: {type(error).__name__}: {error}") from error
 
 
 async def close_env(env: Env) -> str:

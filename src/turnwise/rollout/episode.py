@@ -114,7 +114,8 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
             message = render.parse(completion.ids)
         with boundary("step"):
             step = await env.step(message)
-        record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
+        if step.rewards:
+            record.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
         record.metrics.update(step.metrics)
         if step.done and not step.truncated:
             return StopReason.DONE
@@ -122,7 +123,11 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
             budget -= len(completion.ids)
         with player.ledger.spend("render"):
             context, opens_row = _next_context(render, env, turn, step)
-        conversation = list(context) if opens_row else [*conversation, *turn.action_ids, *context]
+        if opens_row:
+            conversation = list(context)
+        else:
+            conversation += turn.action_ids
+            conversation += context
         if not opens_row and len(conversation) <= player.context_limit:
             record.tail_ids = context
         if step.done:
