@@ -7,8 +7,10 @@ from turnwise.engines.slots import Request, Slot, SlotTable, shared_prefix
 
 
 def seat(table: SlotTable, session: str, prompt: list[int]) -> Slot:
-    slot = table.find(session) or table.claim(session)
-    assert slot is not None
+    slot = table.find(session)
+    if slot is None:
+        slot = table.idle()[0]
+        table.give(slot, session)
     loop = asyncio.new_event_loop()
     request = Request(
         session=session, prompt=prompt, sampling=Sampling(max_tokens=4, stop_ids=()), future=loop.create_future()
@@ -19,7 +21,7 @@ def seat(table: SlotTable, session: str, prompt: list[int]) -> Slot:
 
 
 def finish(table: SlotTable, slot: Slot) -> None:
-    slot.held = slot.wanted()
+    slot.held = list(slot.wanted())
     table.vacate(slot)
 
 
@@ -36,7 +38,7 @@ def test_shared_prefix_of_every_length():
 def test_free_slots_first_then_the_idle_one_used_longest_ago():
     table = SlotTable(3)
     first, second, third = (seat(table, name, [1, 2]) for name in "abc")
-    assert table.claim("d") is None, "everyone is busy"
+    assert table.idle() == [], "everyone is busy"
     for slot in (second, first, third):
         finish(table, slot)
     table.forget("c")

@@ -3,7 +3,8 @@
 Invariant: on a CPU each of these is what it would be without it: done at once.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -11,11 +12,31 @@ _FINE = 8
 """Sizes up to this get a graph of their own power of two; beyond it there are two graphs to every doubling."""
 
 
-def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a CPU tensor on the device; the host goes on at once, and so does what the device is at."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | None = None) -> torch.Tensor:
+    """A copy of a CPU tensor on the device; the host goes on at once, and so does what the device is at.
+
+    `into` is a tensor there that shall hold it, in place of a new one.
+    """
+    if device.type == "cuda":
+        with on_one_thread(device):
+            tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True) if into is None else into.copy_(tensor, non_blocking=True)
+
+
+@contextmanager
+def on_one_thread(device: torch.device) -> Iterator[None]:
+    """Within it, what a GPU leaves for the CPU is done by one thread; work on the CPU itself takes all it has.
+
+    It is bookkeeping, small tensors one after the other, for which to wake other threads takes longer than to do it.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if device.type != "cpu":
+            torch.set_num_threads(threads)
 
 
 class Answer:

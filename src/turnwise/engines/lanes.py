@@ -1,15 +1,19 @@
 """The forwards of the local engine: prefill and decode over static tensors, one lane per slot.
 
-Invariant: a decode step is a function of these tensors and of a few host numbers (lanes, keys read, which sampling
-work is needed), with nothing data-dependent inside, so that a CUDA graph may replay it. On a GPU a forward is
-launched and its tokens are waited for apart. Shapes: S lanes, B lanes of a forward, F feeds, N tokens of all feeds,
-U uniforms per lane, V vocabulary.
+Invariant: a forward is a function of these tensors and of a few host numbers (lanes, keys read, which sampling work
+is needed), with nothing data-dependent inside, so that a CUDA graph may replay it; a prefill that may be replayed is
+padded to one of few shapes, by tokens that go to the spare row and feeds that go to the spare lane. On a GPU a forward
+is launched and its tokens are waited for apart. Shapes: S lanes, B lanes of a forward, F feeds, N tokens of all
+feeds, U uniforms per lane, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
@@ -17,10 +21,14 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.cache import Decode, KeyValues, Prefill
 from turnwise.engines.device import Answer, Graphs, bucket, send
 from turnwise.engines.forward import find_forward, load_sampler
-from turnwise.engines.sampler import draw_uniforms
+from turnwise.engines.sampler import Needs, draw_uniforms
 
 _LENGTHS = 32
 """Lengths are rounded up to a multiple of this: few shapes, aligned masks, little waste."""
+_REPLAYED_TOKENS = 4096
+"""A prefill of so many tokens or fewer is replayed from a graph: to launch it would take longer than to run it."""
+_LEAST_TOKENS, _LEAST_WIDTH = 256, 64
+"""Smaller prefills take no less time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +55,18 @@ class Lanes:
             self._forward = find_forward(model, self._cache, context_limit=_round_up(context_limit), dtype=autocast)
         self._sample_rows = load_sampler(device)
         self._graphs = Graphs(device) if not self._forward.pads else None
-        self._lane = torch.arange(count, device=device)  # [S]
-        self._ids = torch.zeros(count, dtype=torch.long, device=device)  # [S] and so on below
-        self._positions = torch.zeros(count, dtype=torch.long, device=device)
-        self._live = torch.zeros(count, dtype=torch.bool, device=device)
-        self._drawn = torch.zeros(count, dtype=torch.long, device=device)
-        self._temperature = torch.ones(count, device=device)
-        self._top_k = torch.zeros(count, dtype=torch.long, device=device)
-        self._top_p = torch.ones(count, device=device)
-        self._uniforms = torch.zeros(count, _LENGTHS, dtype=torch.float64, device=device)  # [S, U]
+        self._count = count
+        lanes = count + 1  # a spare one, as the cache has a spare row
+        self._lane = torch.arange(lanes, device=device)  # [S + 1]
+        self._ids = torch.zeros(lanes, dtype=torch.long, device=device)  # [S + 1] and so on below
+        self._positions = torch.zeros(lanes, dtype=torch.long, device=device)
+        self._live = torch.zeros(lanes, dtype=torch.bool, device=device)
+        self._drawn = torch.zeros(lanes, dtype=torch.long, device=device)
+        self._temperature = torch.ones(lanes, device=device)
+        self._top_k = torch.zeros(lanes, dtype=torch.long, device=device)
+        self._top_p = torch.ones(lanes, device=device)
+        self._uniforms = torch.zeros(lanes, _LENGTHS, dtype=torch.float64, device=device)  # [S + 1, U]
+        self._desks: dict[_Size, torch.Tensor] = {}
 
     @property
     def pads(self) -> bool:
@@ -67,23 +78,6 @@ class Lanes:
         """Whether a forward goes on by itself once it is launched, so that another can be launched behind it."""
         return self._device.type == "cuda"
 
-    def prepare(self, lanes: Sequence[int], samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
-        """Sets how lanes sample from now on; `drawn` counts the tokens each turn already has."""
-        rows = [draw_uniforms(sampling.seed, sampling.max_tokens) for sampling in samplings]
-        width = max(map(len, rows))
-        if width > self._uniforms.shape[1]:
-            longer = torch.zeros(len(self._ids), 2 * _round_up(width), dtype=torch.float64, device=self._device)
-            longer[:, : self._uniforms.shape[1]] = self._uniforms
-            self._uniforms = longer
-            self._forget_graphs()
-        lane = self._tensor(lanes)
-        padded = [row + [0.0] * (width - len(row)) for row in rows]
-        self._uniforms[lane, :width] = self._tensor(padded, torch.float64)
-        self._drawn[lane] = self._tensor(drawn)
-        self._temperature[lane] = self._tensor([sampling.temperature for sampling in samplings], torch.float32)
-        self._top_p[lane] = self._tensor([sampling.top_p for sampling in samplings], torch.float32)
-        self._top_k[lane] = self._tensor([sampling.top_k for sampling in samplings])
-
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Gives lanes what others hold of a shared prompt, up to `length` tokens."""
         with self._serving():
@@ -92,19 +86,36 @@ class Lanes:
     def read(self, feeds: Sequence[Feed]) -> None:
         """Takes tokens into the cache and samples nothing: a piece of a prompt, with more to come."""
         with self._serving():
-            self._forward.prefill(self._lay_out(feeds))
+            self._forward.prefill(self._lay_out(feeds, _Size.of(feeds), fixed=False))
 
-    def prefill(self, feeds: Sequence[Feed], *, greedy: bool, truncate: bool) -> Answer:
-        """Takes the rest of each prompt into the cache and samples one token per feed; the lanes are live then."""
-        lane = self._tensor([feed.lane for feed in feeds])  # [F]
+    def prefill(
+        self,
+        feeds: Sequence[Feed],
+        samplings: Sequence[Sampling],
+        drawn: Sequence[int],
+        *,
+        greedy: bool,
+        truncate: bool,
+    ) -> Answer:
+        """Takes the rest of each prompt into the cache and samples one token per feed; the lanes are live then.
+
+        Each lane samples as is said here from now on; `drawn` counts the tokens that each turn already has.
+        """
+        size, graphs = _Size.of(feeds), self._graphs
+        needs: Needs = {"greedy": greedy, "truncate": truncate}
+        replayed = self._forward.replays_prefills and size.tokens <= _REPLAYED_TOKENS
         with self._serving():
-            logits = self._forward.prefill(self._lay_out(feeds))  # [F, V]
-            token, logprob = self._sample(logits, lane, greedy=greedy, truncate=truncate)
-            self._ids[lane] = token
-            self._positions[lane] = self._tensor([feed.start + len(feed.ids) for feed in feeds])
-            self._drawn[lane] += 1
-            self._live[lane] = True
-            return Answer(token, logprob)
+            if replayed and graphs is not None and graphs.enabled:
+                size = size.rounded_up()
+                self._prepare(feeds, samplings, drawn)
+                aim = self._lay_out(feeds, size, fixed=True)
+                key = (size, greedy, truncate)
+                token, logprob = graphs.run(key, lambda: self._begin(aim, self._forward.prefill(aim), **needs))
+                return Answer(token[: len(feeds)], logprob[: len(feeds)])
+            aim = self._lay_out(feeds, size, fixed=False)
+            logits = self._forward.prefill(aim)  # [F, V]
+            self._prepare(feeds, samplings, drawn)  # a GPU is still reading, and there is much to draw
+            return Answer(*self._begin(aim, logits, **needs))
 
     def decode(self, count: int, length: int, *, greedy: bool, truncate: bool) -> Answer:
         """One token for each of the first `count` lanes, after at most `length` keys; lanes at rest give noise."""
@@ -113,7 +124,7 @@ class Lanes:
             if self._graphs is None or not self._graphs.enabled:
                 return Answer(*self._step(count, _round_up(length), greedy=greedy, truncate=truncate))
             # Few shapes, so that few graphs serve them all: some more lanes at rest, some more keys masked.
-            lanes = min(bucket(count), len(self._ids))
+            lanes = min(bucket(count), self._count)
             keys = min(max(bucket(length), _round_up(length)), self._cache.capacity)
             return Answer(
                 *self._graphs.run(
@@ -145,7 +156,35 @@ class Lanes:
             if self._forward.refresh():
                 self._forget_graphs()
             self._cache.clear()
-        self.rest(range(len(self._ids)))
+        self.rest(range(self._count))
+
+    def _prepare(self, feeds: Sequence[Feed], samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
+        """Sets how the lanes of these feeds sample from now on."""
+        rows = [draw_uniforms(sampling.seed, sampling.max_tokens) for sampling in samplings]
+        width = max(map(len, rows))
+        if width > self._uniforms.shape[1]:
+            longer = torch.zeros(len(self._ids), 2 * _round_up(width), dtype=torch.float64, device=self._device)
+            longer[:, : self._uniforms.shape[1]] = self._uniforms
+            self._uniforms = longer
+            self._forget_graphs()
+        lane = self._tensor([feed.lane for feed in feeds])  # [F]
+        padded = [row + [0.0] * (width - len(row)) for row in rows]
+        self._uniforms[lane, :width] = self._tensor(padded, torch.float64)
+        self._drawn[lane] = self._tensor(drawn)
+        self._temperature[lane] = self._tensor([sampling.temperature for sampling in samplings], torch.float32)
+        self._top_p[lane] = self._tensor([sampling.top_p for sampling in samplings], torch.float32)
+        self._top_k[lane] = self._tensor([sampling.top_k for sampling in samplings])
+
+    def _begin(
+        self, aim: Prefill, logits: torch.Tensor, *, greedy: bool, truncate: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first token of each feed's turn, from logits [F, V]."""
+        token, logprob = self._sample(logits, aim.lanes, greedy=greedy, truncate=truncate)  # [F] each
+        self._ids[aim.lanes] = token
+        self._positions[aim.lanes] = aim.positions[aim.starts[1:] - 1] + 1
+        self._drawn.index_add_(0, aim.lanes, torch.ones_like(aim.lanes))
+        self._live.index_fill_(0, aim.lanes, True)
+        return token, logprob
 
     def _step(self, count: int, length: int, *, greedy: bool, truncate: bool) -> tuple[torch.Tensor, torch.Tensor]:
         live = self._live[:count]  # [B]
@@ -160,34 +199,44 @@ class Lanes:
         self._drawn[:count] += live
         return token, logprob
 
-    def _lay_out(self, feeds: Sequence[Feed]) -> Prefill:
-        """The tokens of all feeds, end to end."""
-        widths = [len(feed.ids) for feed in feeds]
-        length = max(feed.start + width for feed, width in zip(feeds, widths, strict=True))
+    def _lay_out(self, feeds: Sequence[Feed], size: "_Size", *, fixed: bool) -> Prefill:
+        """The tokens of all feeds, end to end, and padding up to a size; `fixed`: where a graph of that size looks."""
+        widths = np.array([len(feed.ids) for feed in feeds])  # [F]
+        start, lane = np.array([(feed.start, feed.lane) for feed in feeds]).T  # [F] each
+        length = int((start + widths).max())
         self._reserve(length)
-        # One transfer for the tokens and one for the feeds.
-        number = [[index] * width for index, width in enumerate(widths)]
-        flat = [token for feed in feeds for token in feed.ids]
-        ids, feed_of = self._tensor([flat, [index for indices in number for index in indices]])  # [N] each
-        offset, start, lane = self._tensor(
-            [
-                [0, *_accumulate(widths)],
-                [*(feed.start for feed in feeds), 0],
-                [*(feed.lane for feed in feeds), 0],
-            ]
-        )  # [F + 1] each
-        column = torch.arange(len(flat), device=self._device) - offset[feed_of]  # [N]
+        # Thousands of tokens, so arrays throughout, and one transfer for them all.
+        feed_of = np.repeat(np.arange(len(feeds)), widths)  # [N of feeds], as `column` is
+        column = np.arange(len(feed_of)) - np.repeat(np.cumsum(widths) - widths, widths)
+        numbers = np.zeros(5 * size.tokens + 2 * (size.feeds + 1), np.int64)
+        tokens = numbers[: 5 * size.tokens].reshape(5, -1)  # [5, N]
+        tokens[2] = self._cache.spare
+        read = tokens[:, : len(feed_of)]
+        read[0] = np.fromiter(chain.from_iterable(feed.ids for feed in feeds), np.int64, len(feed_of))
+        read[1], read[2], read[3], read[4] = start[feed_of] + column, lane[feed_of], feed_of, column
+        ends = numbers[5 * size.tokens :].reshape(2, -1)  # [2, F + 1]
+        ends[0], ends[1] = len(feed_of), self._cache.spare
+        ends[0, : len(feeds)], ends[1, : len(feeds)] = np.cumsum(widths) - widths, lane
+        there = self._send_to_desk(numbers, size) if fixed else send(torch.from_numpy(numbers), self._device)
+        ids, positions, rows, number, place = there[: 5 * size.tokens].view(5, -1)  # [N] each
+        starts, lanes = there[5 * size.tokens :].view(2, -1)  # [F + 1] each
         return Prefill(
             ids=ids,
-            positions=start[feed_of] + column,
-            rows=lane[feed_of],
-            feed=feed_of,
-            column=column,
-            starts=offset,
-            lanes=lane[:-1],
-            width=max(widths),
+            positions=positions,
+            rows=rows,
+            feed=number,
+            column=place,
+            starts=starts,
+            lanes=lanes[:-1],
+            width=size.width,
             length=min(_round_up(length), self._cache.capacity),
         )
+
+    def _send_to_desk(self, numbers: npt.NDArray[np.int64], size: "_Size") -> torch.Tensor:
+        """Puts numbers on the device where a graph of this size was recorded to read them."""
+        if size not in self._desks:
+            self._desks[size] = torch.zeros(len(numbers), dtype=torch.long, device=self._device)
+        return send(torch.from_numpy(numbers), self._device, into=self._desks[size])
 
     def _sample(
         self, logits: torch.Tensor, lanes: slice | torch.Tensor, *, greedy: bool, truncate: bool
@@ -237,8 +286,23 @@ def _round_up(length: int) -> int:
     return -(-length // _LENGTHS) * _LENGTHS
 
 
-def _accumulate(widths: Sequence[int]) -> Iterator[int]:
-    total = 0
-    for width in widths:
-        total += width
-        yield total
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """The shape of a prefill: its tokens, its feeds, and the tokens of its longest feed."""
+
+    tokens: int
+    feeds: int
+    width: int
+
+    @classmethod
+    def of(cls, feeds: Sequence[Feed]) -> "_Size":
+        widths = [len(feed.ids) for feed in feeds]
+        return cls(tokens=sum(widths), feeds=len(feeds), width=max(widths))
+
+    def rounded_up(self) -> "_Size":
+        """One of few sizes that has room for this one."""
+        return _Size(
+            tokens=bucket(max(self.tokens, _LEAST_TOKENS)),
+            feeds=4 ** (((self.feeds - 1).bit_length() + 1) // 2),
+            width=1 << (max(self.width, _LEAST_WIDTH) - 1).bit_length(),
+        )

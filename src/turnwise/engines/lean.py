@@ -23,6 +23,11 @@ _PROBE = 8
 class Steps(Protocol):
     """What lies between matrix products; `plain.PlainSteps` says what each does."""
 
+    @property
+    def replays_prefills(self) -> bool:
+        """Whether tokens that no feed has change nothing, so that a prefill can be padded and its graph replayed."""
+        ...
+
     def add_norm(self, stream: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor: ...
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor: ...
@@ -55,6 +60,10 @@ class LeanForward:
         self._gates = [Projections((layer.gate, layer.up), dtype) for layer in anatomy.layers]
         self._downs = [Projections((layer.down,), dtype) for layer in anatomy.layers]
         self._head = Projections((anatomy.head,), dtype)
+
+    @property
+    def replays_prefills(self) -> bool:
+        return self._steps.replays_prefills
 
     def refresh(self) -> bool:
         """Takes note of new weights; True if some moved in memory."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict
+from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -22,11 +22,16 @@ from transformers import PreTrainedModel
 from turnwise.engines.base import Completion, Sampling
 from turnwise.engines.device import Answer
 from turnwise.engines.lanes import Feed, Lanes
+from turnwise.engines.sampler import Needs
 from turnwise.engines.slots import Loan, Request, Slot, SlotTable
 from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
 from turnwise.settings import Settings
+
+_WORTH, _PATIENCE = 8, 4
+"""A GPU takes turns in once there is one for every so many under way, or after so many steps: a forward that reads a
+few observations takes as long as a step that samples for all."""
 
 
 class EngineSettings(Settings):
@@ -38,7 +43,7 @@ class EngineSettings(Settings):
     """The most prompt tokens, padding included, that one forward reads; longer prompts are read in pieces."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Counters:
     """What an engine has done since it was made."""
 
@@ -100,6 +105,8 @@ class LocalEngine:
         self._flights: deque[_Flight] = deque()
         self._ahead = 1 if self._lanes.runs_ahead else 0
         """How many forwards may be under way while the host goes on."""
+        self._waited = 0
+        """Steps since somebody could have been seated."""
         self._task: asyncio.Task[None] | None = None
         self._version = 0
         self._counters = Counters()
@@ -111,7 +118,7 @@ class LocalEngine:
 
     @property
     def counters(self) -> Counters:
-        """What was done so far; subtract two readings to cost a rollout."""
+        """What was done so far, as a copy; subtract two readings to cost a rollout."""
         return replace(self._counters, evictions=self._table.evictions)
 
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
@@ -128,7 +135,7 @@ class LocalEngine:
         request = Request(
             session=session,
             prompt=list(prompt_ids),
-            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            sampling=sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room),
             future=asyncio.get_running_loop().create_future(),
         )
         self._wake()
@@ -141,10 +148,11 @@ class LocalEngine:
 
     async def end(self, session: str) -> None:
         """Forgets a conversation; a turn it still has under way fails."""
-        for request in self._requests():
-            if request.session == session:
-                self._withdraw(request)
-                request.fail(ModelError(f"session '{session}' was ended during a turn of its own"))
+        slot = self._table.find(session)
+        seated = [slot.request] if slot is not None and slot.request is not None else []
+        for request in [*seated, *(request for request in self._queue if request.session == session)]:
+            self._withdraw(request)
+            request.fail(ModelError(f"session '{session}' was ended during a turn of its own"))
         self._table.forget(session)
 
     async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
@@ -172,7 +180,8 @@ class LocalEngine:
 
     async def _drain(self) -> None:
         while self._queue or self._table.in_use:
-            self._admit()
+            if self._is_worthwhile():
+                self._admit()
             self._prefill()
             self._land(self._ahead)
             self._land(self._ahead if self._decode() else 0)
@@ -212,6 +221,18 @@ class LocalEngine:
         elif request in self._queue:
             self._queue.remove(request)
 
+    def _is_worthwhile(self) -> bool:
+        """Whether those who could be seated are enough for a forward, or have waited long enough."""
+        busy = len(self._table.in_use)
+        coming = min(len(self._queue), self._settings.slots - busy)
+        if not coming:
+            return False
+        self._waited += 1
+        if self._lanes.runs_ahead and coming * _WORTH < busy and self._waited < _PATIENCE:
+            return False
+        self._waited = 0
+        return True
+
     def _admit(self) -> None:
         """Seats waiting requests: first those whose session has a slot, then the others as they came."""
         waiting: list[Request] = []
@@ -222,12 +243,14 @@ class LocalEngine:
             else:
                 waiting.append(request)
         self._queue.clear()
+        idle = iter(self._table.idle() if waiting else ())
         for request in waiting:
             # A session asks for one turn at a time; should two come at once, the second waits for the first.
-            slot = None if self._table.find(request.session) else self._table.claim(request.session)
+            slot = None if self._table.find(request.session) else next(idle, None)
             if slot is None:
                 self._queue.append(request)
             else:
+                self._table.give(slot, request.session)
                 self._seat(slot, request)
 
     def _seat(self, slot: Slot, request: Request) -> None:
@@ -240,11 +263,6 @@ class LocalEngine:
             return
         arrivals, self._arrivals = self._arrivals, []
         with self._spend("prefill"):
-            self._lanes.prepare(
-                [slot.lane for slot in arrivals],
-                [slot.turn.sampling for slot in arrivals],
-                drawn=[len(slot.turn.ids) for slot in arrivals],
-            )
             for loans in self._table.waves(arrivals):
                 self._lend([loan for loan in loans if loan.donor is not None])
                 for slot in (slots := [loan.slot for loan in loans]):
@@ -264,14 +282,16 @@ class LocalEngine:
     def _read_ahead(self, slot: Slot) -> None:
         """Reads a prompt that is over the budget of one forward, up to its last piece."""
         budget = self._settings.prefill_tokens
-        while len(missing := slot.missing()) > budget:
-            self._lanes.read([Feed(lane=slot.lane, start=len(slot.held), ids=missing[:budget])])
-            self._hold(slot, missing[:budget])
+        while slot.count_missing() > budget:
+            piece = slot.missing()[:budget]
+            self._lanes.read([Feed(lane=slot.lane, start=len(slot.held), ids=piece)])
+            self._hold(slot, piece)
 
     def _begin(self, slots: Sequence[Slot]) -> None:
         """Reads the rest of these prompts in one forward and samples after each."""
         feeds = [Feed(lane=slot.lane, start=len(slot.held), ids=slot.missing()) for slot in slots]
-        answer = self._lanes.prefill(feeds, **_needs(slots))
+        samplings, drawn = [slot.turn.sampling for slot in slots], [len(slot.turn.ids) for slot in slots]
+        answer = self._lanes.prefill(feeds, samplings, drawn, **_needs(slots))
         for slot, feed in zip(slots, feeds, strict=True):
             self._hold(slot, feed.ids)
         if self._lanes.pads:
@@ -315,31 +335,33 @@ class LocalEngine:
         while len(self._flights) > in_flight:
             flight = self._flights.popleft()
             with self._spend("decode" if flight.decoded else "prefill"):
-                tokens, logprobs = flight.answer.wait()
-                lanes = range(len(tokens)) if flight.lanes is None else flight.lanes
-                # A turn that ended, or was withdrawn, while the forward ran has no use for its token.
-                asked = [
-                    (slot, tokens[lane], logprobs[lane])
-                    for slot, turn, lane in zip(flight.slots, flight.turns, lanes, strict=True)
-                    if slot.request is turn
-                ]
-                if flight.decoded:
-                    for slot, _, _ in asked:
-                        slot.held.append(slot.turn.ids[-1])
-                    self._count(decode_tokens=len(asked), idle_lanes=len(flight.slots) - len(asked))
-                self._take(asked)
+                self._hand_over(self._take(flight))
 
-    def _take(self, sampled: Sequence[tuple[Slot, int, float]]) -> None:
-        """Adds one sampled token to each turn and hands over those that it ends."""
-        if not math.isfinite(math.fsum(logprob for _, _, logprob in sampled)):
-            raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
+    def _take(self, flight: _Flight) -> list[Slot]:
+        """Adds the token that a forward sampled to each of its turns, and says which turns that ends."""
+        tokens, logprobs = flight.answer.wait()
+        lanes = range(len(tokens)) if flight.lanes is None else flight.lanes
         ended: list[Slot] = []
-        for slot, token, logprob in sampled:
-            turn = slot.turn
+        taken, sum_of_logprobs = 0, 0.0
+        for slot, turn, lane in zip(flight.slots, flight.turns, lanes, strict=True):
+            if slot.request is not turn:
+                continue  # it ended, or was withdrawn, while the forward ran, and has no use for the token
+            if flight.decoded:
+                slot.held.append(turn.ids[-1])
             if turn.version is None:
                 turn.version = self._version
-            if turn.take(token, logprob):
+            if turn.take(tokens[lane], logprobs[lane]):
                 ended.append(slot)
+            taken += 1
+            sum_of_logprobs += logprobs[lane]
+        if not math.isfinite(sum_of_logprobs):
+            raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
+        if flight.decoded:
+            self._count(decode_tokens=taken, idle_lanes=len(flight.slots) - taken)
+        return ended
+
+    def _hand_over(self, ended: Sequence[Slot]) -> None:
+        """Gives the turns that are complete to whoever waits for them; their sessions keep their slots."""
         if ended:
             self._lanes.rest([slot.lane for slot in ended])
         for slot in ended:
@@ -356,16 +378,16 @@ class LocalEngine:
 
     def _count(self, **amounts: float) -> None:
         """Adds to the counters of these names."""
-        sums = {name: getattr(self._counters, name) + amount for name, amount in amounts.items()}
-        self._counters = replace(self._counters, **sums)
+        for name, amount in amounts.items():
+            setattr(self._counters, name, getattr(self._counters, name) + amount)
 
 
 def _batches(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[list[Slot]]:
     """Slots whose missing tokens fit the budget together; padded, like lengths lie side by side."""
     batch: list[Slot] = []
     tokens = 0
-    for slot in sorted(slots, key=lambda slot: len(slot.missing())):
-        width = len(slot.missing())
+    for slot in sorted(slots, key=Slot.count_missing):
+        width = slot.count_missing()
         tokens = (len(batch) + 1) * width if padded else tokens + width
         if batch and tokens > budget:
             yield batch
@@ -380,12 +402,7 @@ def _reach(slot: Slot) -> int:
     return len(slot.held) + under_way + 1
 
 
-class _Needs(TypedDict):
-    greedy: bool
-    truncate: bool
-
-
-def _needs(slots: Sequence[Slot]) -> _Needs:
+def _needs(slots: Sequence[Slot]) -> Needs:
     """Which sampling work the turns of these slots ask for."""
     samplings = [slot.turn.sampling for slot in slots]
     return {

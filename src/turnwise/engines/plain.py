@@ -14,6 +14,9 @@ from turnwise.engines.cache import Decode, Prefill
 class PlainSteps:
     """Norms, rotations, attention and gates of one model, a torch call or a few for each."""
 
+    replays_prefills = False
+    """Feeds are put side by side by numbers of the host."""
+
     def __init__(self, anatomy: Anatomy, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         """`positions` is the longest context; `dtype` is what matrix products are computed in."""
         self._anatomy = anatomy

@@ -5,6 +5,7 @@ and its logprob is that of the distribution it was drawn from. Shapes: B rows, V
 """
 
 import random
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,17 @@ _STRETCH = 256
 """Tokens that are summed up together on the way to the one that is drawn."""
 
 
+class Needs(TypedDict):
+    """Which sampling work any row of a batch asks for."""
+
+    greedy: bool
+    truncate: bool
+
+
 def draw_uniforms(seed: int, count: int) -> list[float]:
     """The uniforms in [0, 1) of a turn's first `count` tokens, from its seed alone."""
-    source = random.Random(seed)
-    return [source.random() for _ in range(count)]
+    draw = random.Random(seed).random
+    return [draw() for _ in range(count)]
 
 
 def sample(

@@ -76,11 +76,16 @@ class Slot:
 
     def wanted(self) -> list[int]:
         """The ids the lane must hold before it can sample the turn's next token."""
-        return self.turn.prompt + self.turn.ids
+        turn = self.turn
+        return turn.prompt + turn.ids if turn.ids else turn.prompt
 
     def missing(self) -> list[int]:
         """Those of them that it does not hold yet."""
         return self.wanted()[len(self.held) :]
+
+    def count_missing(self) -> int:
+        """How many that are."""
+        return len(self.turn.prompt) + len(self.turn.ids) - len(self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,21 +116,21 @@ class SlotTable:
         """The slot this session holds, busy or idle."""
         return self._by_session.get(session)
 
-    def claim(self, session: str) -> Slot | None:
-        """A slot for a session that has none: a free one, else the idle one used longest ago, else None.
+    def idle(self) -> list[Slot]:
+        """The slots without a turn, in the order they are given away: free ones first, then those used longest ago."""
+        idle = [slot for slot in self.slots if slot.request is None]
+        return sorted(idle, key=lambda slot: (slot.session is not None, slot.last_used))
+
+    def give(self, slot: Slot, session: str) -> None:
+        """Gives an idle slot to a session that has none.
 
         It may still hold another conversation's ids: `seat` keeps of them what the new prompt shares.
         """
-        idle = [slot for slot in self.slots if slot.request is None]
-        if not idle:
-            return None
-        slot = min(idle, key=lambda slot: (slot.session is not None, slot.last_used))
         if slot.session is not None:
             del self._by_session[slot.session]
             self.evictions += 1
         slot.session = session
         self._by_session[session] = slot
-        return slot
 
     def seat(self, slot: Slot, request: Request) -> int:
         """Begins a turn in a slot and cuts what it holds to what the prompt shares; returns how much that is.
@@ -142,14 +147,20 @@ class SlotTable:
 
         The members of a group, and all tasks under one system prompt, so read what they share only once.
         """
-        offers = {slot: slot.held for slot in self.slots}
+        coming = set(arrivals)
+        offers: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
+        for slot in self.slots:
+            first = _opening(slot.wanted() if slot in coming else slot.held)
+            offers.setdefault(first, {})[slot] = slot.held
         wave_of: dict[Slot, int] = {}
         waves: list[list[Loan]] = []
         for slot in arrivals:
-            loan = _borrow(slot, offers)
+            wanted = slot.wanted()
+            alike = offers[_opening(wanted)]
+            loan = _borrow(slot, wanted, alike)
             awaits_donor = loan.donor is not None and loan.length > len(loan.donor.held)
             wave_of[slot] = wave = wave_of[loan.donor] + 1 if loan.donor and awaits_donor else 0
-            offers[slot] = slot.wanted()
+            alike[slot] = wanted
             if wave == len(waves):
                 waves.append([])
             waves[wave].append(loan)
@@ -198,9 +209,13 @@ class SlotTable:
         self.slots[one.lane], self.slots[other.lane] = one, other
 
 
-def _borrow(slot: Slot, offers: Mapping[Slot, list[int]]) -> Loan:
-    """The longest start of its prompt that a slot can have from others; a conversation that goes on needs none."""
-    wanted = slot.wanted()
+def _opening(ids: Sequence[int]) -> tuple[int, ...]:
+    """What two conversations must have in common for one to lend to the other."""
+    return tuple(ids[:_LEAST_LOAN])
+
+
+def _borrow(slot: Slot, wanted: Sequence[int], offers: Mapping[Slot, list[int]]) -> Loan:
+    """The longest start of what a slot wants that it can have from others; a conversation that goes on needs none."""
     loan = Loan(slot=slot, donor=None, length=len(slot.held))
     if 2 * len(slot.held) >= len(wanted):
         return loan
@@ -218,6 +233,8 @@ def _borrow(slot: Slot, offers: Mapping[Slot, list[int]]) -> Loan:
 def shared_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
     """How many ids two sequences share from the start: `shared_prefix([5, 6, 7], [5, 6, 9, 1]) == 2`."""
     same, length = 0, min(len(held), len(prompt))
+    if held == prompt[:length]:
+        return length  # a conversation that goes on
     # Slices compare at the speed of C: halving the stretch in doubt beats a loop over ids.
     while same < length:
         middle = (same + length + 1) // 2

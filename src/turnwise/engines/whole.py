@@ -47,6 +47,7 @@ class WholeForward:
 
     pads = True
     """A prefill costs its longest feed for every one."""
+    replays_prefills = False
 
     def __init__(self, model: PreTrainedModel, cache: KeyValues, windows: Mapping[str, int | None]) -> None:
         """`windows` says how far back each kind of layer sees."""

@@ -22,6 +22,9 @@ _QUERIES = 64
 class KernelSteps:
     """Norms, rotations, attention and gates of one model, on a GPU."""
 
+    replays_prefills = True
+    """A kernel reads where feeds begin and end on the device."""
+
     def __init__(self, anatomy: Anatomy, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         """`positions` is the longest context; `dtype` is what matrix products are computed in."""
         self._anatomy = anatomy
