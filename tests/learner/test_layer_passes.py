@@ -1,18 +1,24 @@
 """What is done to layers while they train: computed again, or compiled; the same gradients, and nothing left behind."""
 
+import dataclasses
 import functools
 
 import pytest
 import torch
-from episodes_by_hand import LogitTable, tiny_llama
+from episodes_by_hand import LogitTable, tiny_llama, with_exact_logprobs
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from peft import LoraConfig, get_peft_model
 
+from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError
 from turnwise.learner import batch as batch_module
-from turnwise.learner.layers import find_layers, recomputing
+from turnwise.learner import learner as learner_module
+from turnwise.learner.critic import Critic
+from turnwise.learner.layers import Compiled, find_layers, find_trunks, recomputing
+from turnwise.learner.learner import Learner, LearnerSettings
 from turnwise.learner.score import hidden_states, trunk_of
 from turnwise.ledger import Ledger
+from turnwise.losses.settings import LossSettings
 
 
 def _kept(model, **layout):
@@ -89,6 +95,86 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
     assert traced["unique_graphs"] - before <= 2 * graphs, "other lengths are compiled once more at most"
     hidden_states(trunk_of(model), torch.tensor([[1, 2, 3]]))
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
+
+
+def test_a_trunk_is_the_stack_of_layers_and_nothing_around_it():
+    model = tiny_llama()
+    critic = Critic(model)
+    assert find_trunks(model) == [model.model]
+    assert find_trunks(critic) == [critic.trunk]
+    assert find_trunks(model, critic) == [model.model, critic.trunk]
+    adapted = get_peft_model(tiny_llama(), LoraConfig(r=2, target_modules="all-linear"))
+    assert find_trunks(adapted) == [trunk_of(adapted)]
+    assert find_trunks(LogitTable(2, 3), torch.nn.ModuleList([torch.nn.Linear(2, 2)])) == []
+
+
+def test_whole_trunks_give_the_same_gradients(monkeypatch):
+    """Of the policy and of the critic, traced as above. Padded, since on a CPU packed rows are not in one graph."""
+    expected, _ = update_of(learner_of(CASES["turn-gae"]))
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    model = tiny_llama()
+    learner = learner_of(CASES["turn-gae"], model=model, packing=False)
+    whole = Compiled(model, learner.critic, whole_trunks=True)
+    learner.passes = dataclasses.replace(learner.passes, compiled=whole)
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    found, _ = update_of(learner)
+    assert any("critic" in name for name in found)
+    assert_same_gradients(found, expected, 1e-8)
+    assert counters["stats"]["unique_graphs"] - before == 2, "with gradients and without, for all layers of both"
+    assert not any("forward" in layer.__dict__ for layer in find_layers(model, learner.critic))
+    trunks = find_trunks(model, learner.critic)
+    assert [trunk._compiled_call_impl for trunk in trunks] == [None, None]
+    assert model.state_dict().keys() == tiny_llama().state_dict().keys()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_was_compiled_is_put_back_when_a_pass_fails(monkeypatch, whole):
+    model = tiny_llama()
+    parts, others = (find_trunks(model), find_layers(model)) if whole else (find_layers(model), find_trunks(model))
+    learner = learner_of(CASES["gigpo"], model=model)
+    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_trunks=whole))
+
+    def fail(*_):
+        assert all(part._compiled_call_impl is not None for part in parts)
+        assert all(other._compiled_call_impl is None for other in others)
+        own = ["forward" in layer.__dict__ for layer in find_layers(model)]
+        assert own == [whole] * len(own), "within a trunk, layers are regions of its graph"
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(learner_module, "score", fail)
+    with pytest.raises(ZeroDivisionError):
+        learner.update(GROUPS, seed=0)
+    assert not any("forward" in layer.__dict__ for layer in find_layers(model))
+    assert all(part._compiled_call_impl is None for part in (*parts, *others))
+
+
+def _in_halves(device, *, compile):
+    """Gradients of packed rows under autocast, in micro-batches of several lengths, some with a prompt in common."""
+    model = tiny_llama(dtype=torch.float32, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    groups = with_exact_logprobs(model, GROUPS, temperature=0.9)  # so that no ratio lies at the edge of a clip
+    learner = Learner(
+        model,
+        settings=LearnerSettings(packing=True, tokens_per_microbatch=12, compile=compile),
+        credit=CreditSettings(**CASES["grpo"]["credit"]),
+        loss=LossSettings(**CASES["grpo"]["loss"]),
+        temperature=0.9,
+        total_steps=1,
+        device=torch.device(device),
+        autocast=torch.bfloat16,
+    )
+    return update_of(learner, groups)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="packed rows are in one graph with a GPU's attention alone")
+def test_whole_trunks_on_a_gpu_give_the_same_gradients(monkeypatch):
+    monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
+    expected, _ = _in_halves("cuda", compile=False)
+    found, update = _in_halves("cuda", compile=True)
+    assert update.metrics["batch/shared_share"] > 0
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert_same_gradients(found, expected, 0.05 * largest)
 
 
 def test_passes_before_the_update_have_an_account_of_their_own():

@@ -1,12 +1,13 @@
 """What is done to a model's layers while a pass runs: compiled, or computed again in the backward pass.
 
-Invariant: both are undone when the pass is over, and neither touches a module's weights, forward or name: whoever saves
-the model, adapts it or samples from it finds it as it was.
+Invariant: both are undone when the pass is over, and neither touches a module's weights or name: whoever saves the
+model, adapts it or samples from it finds it as it was.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 
 import torch
 import torch._dynamo
@@ -26,6 +27,16 @@ _recompute = functools.partial(checkpoint, use_reentrant=False)
 def find_layers(*modules: nn.Module) -> list[GradientCheckpointingLayer]:
     """The blocks that the trunks inside these modules are stacks of."""
     return [layer for module in modules for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+
+
+def find_trunks(*modules: nn.Module) -> list[nn.Module]:
+    """The modules inside these that are stacks of such blocks."""
+    everyone = [inner for module in modules for inner in module.modules()]
+    return [inner for inner in everyone if any(_stacks_layers(child) for child in inner.children())]
+
+
+def _stacks_layers(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList) and any(isinstance(one, GradientCheckpointingLayer) for one in module)
 
 
 def require_layers(model: nn.Module, option: str) -> None:
@@ -55,22 +66,36 @@ def recomputing(*modules: nn.Module) -> Iterator[None]:
             layer._gradient_checkpointing_func = by
 
 
-class CompiledLayers:
-    """The layers of some modules as torch.compile makes them: one piece of code for all that are alike."""
+class Compiled:
+    """Parts of some modules as torch.compile makes them: one piece of code for all layers that are alike.
 
-    def __init__(self, *modules: nn.Module) -> None:
-        self._calls: list[tuple[GradientCheckpointingLayer, Callable[..., object]]] = [
-            (layer, torch.compile(layer._call_impl)) for layer in find_layers(*modules)
+    Layers by themselves can always be compiled. Trunks, each as one graph, leave the CPU far less to do for a pass,
+    but for that their layers must be traceable from end to end.
+    """
+
+    def __init__(self, *modules: nn.Module, whole_trunks: bool) -> None:
+        layers = find_layers(*modules)
+        parts = find_trunks(*modules) if whole_trunks else layers
+        self._calls: list[tuple[nn.Module, Callable[..., object]]] = [
+            (part, torch.compile(part._call_impl)) for part in parts
         ]
+        # Within a trunk, what is marked as a region is compiled once and called for every layer.
+        kinds = {type(layer) for layer in layers} if whole_trunks else set()
+        regions = {kind: torch.compiler.nested_compile_region(kind.forward) for kind in kinds}
+        self._forwards = [(layer, MethodType(regions[type(layer)], layer)) for layer in layers if regions]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within it, the layers run as compiled, and so does what follows the LM head."""
+        """Within it, they run as compiled, and so does what follows the LM head."""
         with torch._dynamo.config.patch(recompile_limit=_VARIANTS), fusing():
             try:
-                for layer, call in self._calls:
-                    layer._compiled_call_impl = call
+                for layer, forward in self._forwards:
+                    layer.__dict__["forward"] = forward
+                for part, call in self._calls:
+                    part._compiled_call_impl = call
                 yield
             finally:
-                for layer, _ in self._calls:
-                    layer._compiled_call_impl = None
+                for layer, _ in self._forwards:
+                    layer.__dict__.pop("forward", None)
+                for part, _ in self._calls:
+                    part._compiled_call_impl = None

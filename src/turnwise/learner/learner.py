@@ -18,11 +18,12 @@ from pydantic import Field
 from torch import nn
 
 from turnwise.credit.estimate import CreditSettings
+from turnwise.engines.device import on_one_thread
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.critic import Critic, CriticSettings
 from turnwise.learner.labels import Labels, label
-from turnwise.learner.layers import CompiledLayers, require_layers
+from turnwise.learner.layers import Compiled, require_layers
 from turnwise.learner.layout import MicroBatch
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings, OptimizerStep
@@ -142,12 +143,16 @@ class Learner:
         if credit.needs_critic:
             self.critic = Critic(model)
             self.critic_optimizer = Optimizer(self.critic, settings.critic.optimizer, total_steps=total_steps)
-        compiled = CompiledLayers(*self._modules()) if settings.compile else None
+        compiled = None
+        if settings.compile:
+            # On a CPU, rows are attended to one by one, and checkpoints lie between layers: neither is in one graph.
+            whole = device.type == "cuda" and packing is Packing.BY_ROWS and not settings.checkpointing
+            compiled = Compiled(*self._modules(), whole_trunks=whole)
         self.passes = replace(passes, packing=packing, compiled=compiled)
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:
         """Learns from groups sampled by this policy (or one not much older), and counts one version up."""
-        with self._accounted():
+        with self._accounted(), on_one_thread(self._device):
             return self._update(groups, seed)
 
     def _update(self, groups: Sequence[Group], seed: int) -> Update:

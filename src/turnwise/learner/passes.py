@@ -15,7 +15,7 @@ from torch import nn
 from turnwise.learner.attention import attending_by_rows
 from turnwise.learner.batch import Batch
 from turnwise.learner.critic import Critic
-from turnwise.learner.layers import CompiledLayers, recomputing
+from turnwise.learner.layers import Compiled, recomputing
 from turnwise.learner.layout import MicroBatch
 from turnwise.learner.ranks import ALONE, Ranks
 from turnwise.learner.score import can_attend_by_rows, score
@@ -60,7 +60,7 @@ class Passes:
     ranks: Ranks = ALONE
     checkpointing: bool = False
     """Layers keep their inputs alone for the backward pass."""
-    compiled: CompiledLayers | None = None
+    compiled: Compiled | None = None
     """Layers run as these; None: as they are."""
     ledger: "Ledger | None" = None
     """Where the time of passes without gradients is written down."""
