@@ -36,6 +36,7 @@ TINY = dataclasses.replace(
     steps={**ON_CPU.steps, "prompts": 2, "generations": 2, "turns": 2, "turn-tokens": 3, "warmup": 1, "steps": 1},
     sampling={"rows": 3, "prompt": 6, "tokens": 5, "repeats": 1},
     turns=Shape(groups=3, members=1, prompt=5, turns=2, turn=2, observation=4),
+    turns_spread=1,
     turns_repeats=1,
     update={
         "work": {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2},
@@ -109,7 +110,10 @@ def test_sides_take_turns_and_all_runs_one_at_a_time(project, with_trl, monkeypa
         "sampling/continuous",
         "turns/turnwise",
         "turns/generate",
+        "uneven-turns/turnwise",
+        "uneven-turns/generate",
         "update/turnwise",
+        "update/in-groups",
         "update/full-logits",
         "growth",
     ]
@@ -125,6 +129,16 @@ def test_both_sides_are_told_the_same(project, with_trl):
     ours, theirs = (dict(jobs[f"steps/{side}/round-0"].settings) for side in ("turnwise", "trl"))
     assert theirs.pop("python") == "python"
     assert ours == theirs
+
+
+@pytest.mark.parametrize(("name", "spread"), [("turns", 0), ("uneven-turns", 1)])
+def test_both_sides_of_the_turns_play_one_shape(project, name, spread):
+    jobs = {job.name: job for job in speed.plan(Scope(quick=False, seeds=1))}
+    ours, theirs = (jobs[f"{name}/{side}"].settings for side in ("turnwise", "generate"))
+    told = {key: value for key, value in ours.items() if key != "measurement"}
+    assert told == {key: value for key, value in theirs.items() if key != "measurement"}
+    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 2, "turn": 2, "observation": 4, "spread": spread}
+    assert ours["settings"]["shape"] == shape
 
 
 def test_a_peers_options_are_those_its_script_takes(project, with_trl, monkeypatch):
@@ -168,6 +182,10 @@ def test_all_of_it_from_end_to_end(project, with_trl):
     assert figures["steps/ratio_trl"] == pytest.approx(9 / figures["steps/turnwise/step_seconds"], rel=1e-4)
     assert figures["growth/one-row/tokens/4"] == 17
     assert figures["about/threads"] == "2"
+    assert figures["turns/uneven/turnwise/episodes_per_second"] > 0
+    assert figures["about/settings/turns"] == (
+        "groups 3, members 1, prompt 5, turns 2, turn 2, observation 4, spread 0 and 1, repeats 1"
+    )
     assert figures["about/settings/sampling"] == "rows 3, prompt 6, tokens 5, repeats 1"
     assert "did not run: RuntimeError: no paged attention" in cpu
     assert str(Path.cwd()) not in json.dumps(figures)
@@ -236,12 +254,13 @@ def test_the_sizes_that_are_promised():
         "tokens": 256,
     }
     assert (ON_CUDA.turns.turns, ON_CUDA.turns.turn, ON_CUDA.turns.observation) == (4, 32, 64)
+    assert (ON_CPU.turns_spread, ON_CUDA.turns_spread) == (8, 16), "half of a turn"
     assert ON_CPU.growth_turns == ON_CUDA.growth_turns == (2, 4, 8, 16, 32)
     steps = ON_CPU.steps
     assert (steps["prompts"], steps["generations"], steps["turns"], steps["turn-tokens"]) == (4, 8, 4, 16)
     for edition in (ON_CPU, ON_CUDA):
         longest = dataclasses.replace(edition.growth, turns=edition.growth_turns[-1])
-        assert longest.prompt + longest.completion + longest.observation <= speed_models.POSITIONS
+        assert longest.prompt + longest.longest + longest.observation <= speed_models.POSITIONS
 
 
 @pytest.mark.parametrize(

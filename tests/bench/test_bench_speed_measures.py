@@ -2,14 +2,15 @@
 
 import asyncio
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from turnwise.bench import speed_models, speed_sampling, speed_steps
-from turnwise.bench.speed_edition import FULL_LOGITS, OURS
+from turnwise.bench import speed_models, speed_sampling, speed_steps, speed_turns, speed_variants
+from turnwise.bench.speed_edition import COMPILED, FULL_LOGITS, IN_GROUPS, OURS
 from turnwise.bench.speed_episodes import Shape, play
 from turnwise.bench.speed_growth import (
     ONE_ROW,
@@ -41,6 +42,7 @@ from turnwise.bench.speed_sampling import (
 )
 from turnwise.bench.speed_steps import ForcedCalls, GuessEnv, fit_env, fit_text, measure_steps
 from turnwise.bench.speed_turns import measure_rereading, measure_sessions
+from turnwise.bench.speed_update import make_update_work
 from turnwise.bench.speed_variants import measure_variant
 from turnwise.engines.base import Completion
 from turnwise.engines.local import EngineSettings, LocalEngine
@@ -50,6 +52,7 @@ from turnwise.render import RenderSettings
 from turnwise.types import Finish, Message, ToolCall
 
 SHAPE = Shape(groups=2, members=2, prompt=7, turns=3, turn=4, observation=5)
+UNEVEN = dataclasses.replace(SHAPE, spread=3)
 BASE = {"model": "tiny", "device": "cpu", "dtype": "float32", "seed": 0}
 STEPS = {
     "prompts": 2,
@@ -90,9 +93,13 @@ def tokenizer():
 
 @pytest.fixture
 def played():
+    return play_here(SHAPE, seed=0)
+
+
+def play_here(shape, *, seed):
     model = make_model({**BASE, "model": "smollm2"})
     engine = LocalEngine(model, settings=EngineSettings(slots=4), context_limit=64)
-    groups, seconds = asyncio.run(play(engine, SHAPE, 96, seed=0))
+    groups, seconds = asyncio.run(play(engine, shape, 96, seed=seed))
     assert seconds > 0
     return groups
 
@@ -134,9 +141,10 @@ def test_draws_are_fixed_by_their_seed():
 
 
 def test_what_a_shape_holds():
-    assert (SHAPE.episodes, SHAPE.sampled, SHAPE.completion) == (4, 12, 22)
+    assert (SHAPE.episodes, SHAPE.sampled, SHAPE.longest) == (4, 12, 22)
+    assert UNEVEN.longest == 3 * 7 + 2 * 5, "each turn as long as luck can make it"
     trl = Shape(groups=4, members=8, prompt=257, turns=4, turn=16, observation=23)
-    assert (trl.episodes, trl.sampled, trl.completion) == (32, 64, 133)
+    assert (trl.episodes, trl.sampled, trl.longest) == (32, 64, 133)
 
 
 def test_every_episode_has_its_shape(played):
@@ -147,8 +155,44 @@ def test_every_episode_has_its_shape(played):
     assert first.turns[1].context_ids != second.turns[1].context_ids, "and not what its members read later"
     assert first.reward != second.reward, "so that there is something to learn"
     SHAPE.check(played)
-    with pytest.raises(AssertionError, match=r"\(4, 7, 29, 12\)"):
+    with pytest.raises(AssertionError, match=r"\[7, 5, 5\]"):
         dataclasses.replace(SHAPE, observation=6).check(played)
+    with pytest.raises(AssertionError, match=r"\[4, 4, 4\]"):
+        dataclasses.replace(SHAPE, turn=5).check(played)
+
+
+def test_uneven_turns_are_as_long_as_their_session_draws():
+    sessions = [f"0/{episode}/0" for episode in range(200)]
+    drawn = [UNEVEN.draw_turns(session) for session in sessions]
+    assert drawn == [UNEVEN.draw_turns(session) for session in sessions]
+    assert {len(turns) for turns in drawn} == {3}
+    assert {length for turns in drawn for length in turns} == {1, 2, 3, 4, 5, 6, 7}, "every one of 4 − 3 to 4 + 3"
+    assert len({tuple(turns) for turns in drawn}) > 100, "of 343 that there are"
+    assert UNEVEN.draw_turns("1/0/0") != UNEVEN.draw_turns("0/0/0")
+    assert SHAPE.draw_turns("0/0/0") == [4, 4, 4]
+
+
+def test_uneven_episodes_are_played_to_the_lengths_of_their_sessions():
+    groups = play_here(UNEVEN, seed=3)
+    said = [[len(turn.action_ids) for turn in one.turns] for group in groups for one in group.trajectories]
+    assert said == [UNEVEN.draw_turns(session) for session in ("3/0/0", "3/0/1", "3/1/0", "3/1/1")]
+    UNEVEN.check(groups, seed=3)
+    with pytest.raises(AssertionError):
+        UNEVEN.check(groups, seed=4)
+
+
+@pytest.mark.parametrize(("change", "said"), [(-1, "[4, 4, 3]"), (1, "[4, 4, 5]")])
+def test_one_turn_of_another_length_is_no_measurement(played, change, said):
+    first, *others = played[1].trajectories
+    last = first.turns[-1]
+    ids, logprobs = (
+        numbers[:3] if change < 0 else (*numbers, numbers[0]) for numbers in (last.action_ids, last.logprobs)
+    )
+    cut = dataclasses.replace(last, action_ids=ids, logprobs=logprobs)
+    other = dataclasses.replace(first, turns=(*first.turns[:-1], cut))
+    groups = [played[0], dataclasses.replace(played[1], trajectories=(other, *others))]
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        SHAPE.check(groups)
 
 
 def test_a_row_per_turn_reads_all_that_came_before(played):
@@ -383,13 +427,93 @@ def test_episodes_of_several_turns(measure):
     assert min(found["seconds"]) > 0
 
 
-@pytest.mark.parametrize("variant", [OURS, FULL_LOGITS])
+@pytest.mark.parametrize("measure", [measure_sessions, measure_rereading])
+def test_uneven_episodes_of_several_turns(measure):
+    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 3, "turn": 3, "observation": 4, "spread": 2}
+    found = measure({**BASE, "shape": shape, "repeats": 2})
+    assert found["episodes"] == 3
+    assert len(found["seconds"]) == 2, "the first one warms up"
+
+
+def test_the_loop_around_generate_pads_on_the_left_and_cuts_every_row_to_its_length(monkeypatch):
+    asked = []
+
+    def generate(model, ids, tokens, live):
+        asked.append((ids.tolist(), tokens, live.tolist()))
+        said = torch.arange(70, 70 + tokens).expand(len(ids), -1)
+        return torch.cat([ids, said], dim=1)
+
+    monkeypatch.setattr(speed_turns, "generate_rows", generate)
+    assert speed_turns._say_on(None, [[11, 12, 13], [21]], [1, 3]) == [[11, 12, 13, 70], [21, 70, 71, 72]]
+    assert asked == [([[11, 12, 13], [0, 0, 21]], 3, [[1, 1, 1], [0, 0, 1]])]
+
+
+def test_rows_that_are_padded_are_said_on_as_if_they_were_not(monkeypatch):
+    monkeypatch.setattr(speed_sampling, "sampling_config", greedy(speed_sampling.sampling_config))
+    model = make_model(BASE)
+    long, short = [5, 6, 7, 8, 9], [31, 32]
+    together = speed_turns._say_on(model, [long, short], [4, 4])
+    assert together == [*speed_turns._say_on(model, [long], [4]), *speed_turns._say_on(model, [short], [4])]
+
+
+def greedy(make):
+    def made(tokens):
+        config = make(tokens)
+        config.do_sample = False
+        return config
+
+    return made
+
+
+WORK = {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2}
+
+
+def variant_settings(variant, **others):
+    return {**BASE, "work": WORK, "tokens_per_microbatch": 64, "repeats": 1, "variant": variant, **others}
+
+
+@pytest.mark.parametrize("variant", [OURS, IN_GROUPS, FULL_LOGITS])
 def test_updates_of_every_variant(variant):
-    work = {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2}
-    settings = {**BASE, "work": work, "tokens_per_microbatch": 64, "repeats": 1, "variant": variant}
-    found = measure_variant(settings)
+    found = measure_variant(variant_settings(variant))
     assert found["tokens_per_second"] > 0
     assert 0 < found["peak_gib"] < 64
+
+
+@pytest.mark.parametrize(("variant", "prompts"), [(OURS, 4), (IN_GROUPS, 2), (FULL_LOGITS, 4)])
+def test_rows_of_a_group_open_with_one_prompt_where_they_are_measured_in_groups(monkeypatch, variant, prompts):
+    given = []
+    for name in ("measure_update", "measure_full_logits"):
+        monkeypatch.setattr(speed_variants, name, lambda model, work, way, **_: given.append(work) or {})
+    measure_variant(variant_settings(variant))
+    (work,) = given
+    groups = make_update_work(work, 96)
+    rows = [one for group in groups for one in group.trajectories]
+    assert [len(group.trajectories) for group in groups] == [2, 2]
+    assert len({one.turns[0].context_ids for one in rows}) == prompts
+    for first, second in (group.trajectories for group in groups):
+        assert (first.turns[0].context_ids == second.turns[0].context_ids) == (variant == IN_GROUPS)
+        assert first.turns[1].context_ids != second.turns[1].context_ids
+    lengths = [sum(len(turn.context_ids) + len(turn.action_ids) for turn in one.turns) for one in rows]
+    assert lengths == [20] * 4, "as in every other variant"
+
+
+@pytest.mark.parametrize(
+    ("variant", "device", "compiled"),
+    [
+        (OURS, "cpu", False),
+        (IN_GROUPS, "cpu", False),
+        (OURS, "cuda", False),
+        (COMPILED, "cuda", True),
+        (IN_GROUPS, "cuda", True),
+    ],
+)
+def test_updates_in_groups_are_compiled_where_compiled_ones_are_measured(monkeypatch, variant, device, compiled):
+    given = []
+    monkeypatch.setattr(speed_variants, "measure_update", lambda model, work, way, **_: given.append(way) or {})
+    monkeypatch.setattr(speed_variants, "make_model", lambda settings: None)
+    monkeypatch.setattr(speed_variants, "_peak", lambda device: 1.0)
+    measure_variant(variant_settings(variant, device=device))
+    assert [way.compile for way in given] == [compiled]
 
 
 def test_the_peers_text_is_ours():

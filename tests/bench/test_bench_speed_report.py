@@ -11,6 +11,7 @@ from turnwise.bench.speed_report import Spread, report
 
 UPDATES = {
     "update/turnwise": {"tokens_per_second": 200.0, "peak_gib": 1.0, "seconds": 0.5},
+    "update/in-groups": {"tokens_per_second": 250.0, "peak_gib": 0.5, "seconds": 0.4},
     "update/full-logits": {"tokens_per_second": 50.0, "peak_gib": 4.0, "seconds": 2.0},
 }
 OURS = {
@@ -49,6 +50,8 @@ MEASURED = {
     "sampling/continuous": {"failure": "RuntimeError: no paged attention"},
     "turns/turnwise": {"seconds": [1.0, 2.0, 4.0], "episodes": 32},
     "turns/generate": {"seconds": [20.0], "episodes": 32},
+    "uneven-turns/turnwise": {"seconds": [4.0, 4.0, 8.0], "episodes": 32},
+    "uneven-turns/generate": {"seconds": [16.0], "episodes": 32},
     **UPDATES,
     "growth": {
         "turns": [2, 4, 8, 16],
@@ -137,9 +140,18 @@ def test_episodes_and_updates(told):
     figures = told.figures
     assert figures["turns/turnwise/episodes_per_second"] == 16
     assert figures["turns/ratio_generate"] == pytest.approx(10)
-    assert rows_of(told.parts["turns"])["loop around `generate`"] == ["1.6", "10.0 ×"]
+    assert figures["turns/uneven/turnwise/episodes_per_second"] == 8
+    assert figures["turns/uneven/turnwise/episodes_per_second/min"] == 4
+    assert figures["turns/uneven/generate/episodes_per_second"] == 2
+    assert figures["turns/uneven/ratio_generate"] == 4
+    rows = rows_of(told.parts["turns"])
+    assert rows[""] == ["episodes/s, turns of 16 tokens", "we are faster by", "turns of 8 to 24", "we are faster by"]
+    assert rows["turnwise"] == ["16.0 (8.0–32.0)", "", "8.0 (4.0–8.0)", ""]
+    assert rows["loop around `generate`"] == ["1.6", "10.0 ×", "2.0", "4.0 ×"]
     assert (figures["update/ratio_turnwise"], figures["update/memory_ratio_turnwise"]) == (4, 4)
-    assert rows_of(told.parts["update"])["turnwise"] == ["200", "1.00", "4.00 ×", "4.00 ×"]
+    rows = rows_of(told.parts["update"])
+    assert rows["turnwise"] == ["200", "1.00", "4.00 ×", "4.00 ×"]
+    assert rows["turnwise, groups with one prompt each"] == ["250", "0.50", "5.00 ×", "8.00 ×"]
 
 
 def test_growth_is_fitted_from_four_turns_on(told):

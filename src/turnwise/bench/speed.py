@@ -34,9 +34,11 @@ def plan(scope: Scope) -> list[Job]:
     edition, peers = choose_edition(scope), find_peers(scope)
     jobs = [] if edition.steps is None else list(_plan_steps(scope, edition.steps, peers.get(TRL)))
     jobs += _plan_sampling(edition, peers.get(VLLM))
-    shape = {**edition.base(), "shape": asdict(edition.turns), "repeats": edition.turns_repeats}
-    jobs.append(_ours("turns/turnwise", "speed_turns:measure_sessions", shape))
-    jobs.append(_ours("turns/generate", "speed_turns:measure_rereading", shape))
+    for name, spread in {"turns": 0, "uneven-turns": edition.turns_spread}.items():
+        shape = {**asdict(edition.turns), "spread": spread}
+        settings = {**edition.base(), "shape": shape, "repeats": edition.turns_repeats}
+        jobs.append(_ours(f"{name}/turnwise", "speed_turns:measure_sessions", settings))
+        jobs.append(_ours(f"{name}/generate", "speed_turns:measure_rereading", settings))
     for variant in edition.update_variants:
         settings = {**edition.base(), **edition.update, "variant": variant}
         jobs.append(_ours(f"update/{variant}", "speed_variants:measure_variant", settings))

@@ -16,8 +16,8 @@ from turnwise.types import Json
 
 PAGE = "speed"
 CPU = "cpu"
-OURS, COMPILED, FULL_LOGITS = "turnwise", "compiled", "full-logits"
-"""The ways of making an update that are compared."""
+OURS, COMPILED, IN_GROUPS, FULL_LOGITS = "turnwise", "compiled", "in-groups", "full-logits"
+"""The ways of making an update that are compared; in groups, rows of a group open with the same prompt."""
 
 _SECTION = """
 <!-- section: {name} -->
@@ -69,6 +69,8 @@ class Edition:
     """Whole training steps beside TRL's, where these are measured."""
     sampling: Mapping[str, int]
     turns: Shape
+    turns_spread: int
+    """How much shorter or longer turns are, where they are not all alike."""
     turns_repeats: int
     update: Mapping[str, Json]
     update_variants: tuple[str, ...]
@@ -87,7 +89,8 @@ class Edition:
         settings |= {"dtype": self.dtype, "settings/sampling": _show(self.sampling)}
         if self.steps is not None:
             settings["settings/steps"] = _show(self.steps)
-        settings["settings/turns"] = f"{_show(asdict(self.turns))}, repeats {self.turns_repeats}"
+        shape = _show({**asdict(self.turns), "spread": f"0 and {self.turns_spread}"})
+        settings["settings/turns"] = f"{shape}, repeats {self.turns_repeats}"
         settings["settings/update"] = _show(self.update)
         shape = _show({name: value for name, value in asdict(self.growth).items() if name != "turns"})
         settings["settings/growth"] = f"{shape}, repeats {self.growth_repeats}"
@@ -115,9 +118,10 @@ ON_CPU = Edition(
     steps=_STEPS,
     sampling={"rows": 32, "prompt": 64, "tokens": 64, "repeats": 5},
     turns=Shape(groups=32, members=1, prompt=64, turns=4, turn=16, observation=32),
+    turns_spread=8,
     turns_repeats=5,
     update={"work": {"rows": 32, "length": 256, "action_share": 0.3}, "tokens_per_microbatch": 8192, "repeats": 3},
-    update_variants=(OURS, FULL_LOGITS),
+    update_variants=(OURS, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=2, members=4, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
     growth_repeats=3,
@@ -131,9 +135,10 @@ ON_CUDA = Edition(
     steps=None,
     sampling={"rows": 256, "prompt": 256, "tokens": 256, "repeats": 2},
     turns=Shape(groups=256, members=1, prompt=128, turns=4, turn=32, observation=64),
+    turns_spread=16,
     turns_repeats=2,
     update={"work": {"rows": 64, "length": 512, "action_share": 0.3}, "tokens_per_microbatch": 32768, "repeats": 5},
-    update_variants=(OURS, COMPILED, FULL_LOGITS),
+    update_variants=(OURS, COMPILED, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=8, members=8, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
     growth_repeats=2,

@@ -4,11 +4,13 @@ Invariant: what is sampled decides nothing, so two ways of playing the same shap
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
 
 from turnwise.bench.speed_models import draw_ids
-from turnwise.engines.base import Engine
+from turnwise.engines.base import Completion, Engine, Sampling
 from turnwise.envs.base import Env
 from turnwise.rollout import Limits, Player, run_groups
 from turnwise.seeds import derive_seed
@@ -27,6 +29,11 @@ class Shape:
     """Sampled tokens of each turn."""
     observation: int
     """Tokens between two turns: what a tool said, with all that is written around it."""
+    spread: int = 0
+    """How many tokens shorter or longer than `turn` a turn may be; every length in between is as likely."""
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.spread < self.turn, "every turn has a token"
 
     @property
     def episodes(self) -> int:
@@ -34,22 +41,29 @@ class Shape:
 
     @property
     def sampled(self) -> int:
-        """Of one episode."""
+        """Of one episode, whose turns are not uneven."""
         return self.turns * self.turn
 
     @property
-    def completion(self) -> int:
-        """All after the prompt: what was sampled, and what was read in between."""
-        return self.sampled + (self.turns - 1) * self.observation
+    def longest(self) -> int:
+        """The most tokens that an episode can have after its prompt: sampled, and read in between."""
+        return self.turns * (self.turn + self.spread) + (self.turns - 1) * self.observation
 
-    def check(self, groups: Sequence[Group]) -> None:
-        """Every trajectory has exactly this shape; anything else is not the same work."""
-        played = [trajectory for group in groups for trajectory in group.trajectories]
-        found = {
-            (len(played), len(one.turns[0].context_ids), sum(map(len, one.rows(tail=False))), one.action_tokens)
-            for one in played
-        }
-        assert found == {(self.episodes, self.prompt, self.prompt + self.completion, self.sampled)}, found
+    def draw_turns(self, session: str) -> list[int]:
+        """Sampled tokens of each turn of an episode."""
+        luck = (derive_seed(session, "turn", number) % (2 * self.spread + 1) for number in range(self.turns))
+        return [self.turn - self.spread + more for more in luck]
+
+    def check(self, groups: Sequence[Group], seed: int = 0) -> None:
+        """Every trajectory has exactly this shape, by the seed it was played with; else it is not the same work."""
+        assert len(groups) == self.groups
+        for index, group in enumerate(groups):
+            assert len(group.trajectories) == self.members
+            for member, one in enumerate(group.trajectories):
+                read = [len(turn.context_ids) for turn in one.turns]
+                assert read == [self.prompt, *[self.observation] * (self.turns - 1)], read
+                said = [len(turn.action_ids) for turn in one.turns]
+                assert said == self.draw_turns(f"{seed}/{index}/{member}"), said
 
 
 class FixedRender:
@@ -102,13 +116,36 @@ class FixedEnv(Env):
         return Step(messages=(Message(role="tool", content=str(derive_seed(self._luck, "answer", self._turn))),))
 
 
+class FixedLengths:
+    """An engine whose turns are as long as a shape says; whatever else it is asked, another answers."""
+
+    def __init__(self, engine: Engine, shape: Shape) -> None:
+        self._engine, self._shape = engine, shape
+        self._left: dict[str, Iterator[int]] = {}
+
+    @property
+    def context_limit(self) -> int:
+        return self._engine.context_limit
+
+    async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        if session not in self._left:
+            self._left[session] = iter(self._shape.draw_turns(session))
+        return await self._engine.generate(session, prompt_ids, replace(sampling, max_tokens=next(self._left[session])))
+
+    async def end(self, session: str) -> None:
+        await self._engine.end(session)
+
+    async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        await self._engine.load(weights, version)
+
+
 async def play(engine: Engine, shape: Shape, vocabulary: int, *, seed: int) -> tuple[list[Group], float]:
     """Plays a shape through the rollout that training uses; the groups, and how many seconds they took."""
-    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn)
-    player = Player(engine=engine, render=FixedRender(shape, vocabulary), limits=limits)
+    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn + shape.spread)
+    player = Player(engine=FixedLengths(engine, shape), render=FixedRender(shape, vocabulary), limits=limits)
     tasks = [Task(id=f"task-{place}", seed=derive_seed(seed, place)) for place in range(shape.groups)]
     began = time.perf_counter()
     groups = await run_groups(player, FixedEnv(shape.turns), tasks, responses=shape.members, seed=seed)
     seconds = time.perf_counter() - began
-    shape.check(groups)
+    shape.check(groups, seed)
     return groups, seconds

@@ -38,7 +38,7 @@ def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
     assert isinstance(repeats, int)
     shapes = [replace(read_shape(settings), turns=int(str(turns))) for turns in every]
     longest = shapes[-1]
-    context = longest.prompt + longest.completion + longest.observation
+    context = longest.prompt + longest.longest + longest.observation
     engine = LocalEngine(model, settings=EngineSettings(slots=longest.episodes), context_limit=context)
     learner = Learner(
         model,

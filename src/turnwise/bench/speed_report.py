@@ -12,7 +12,7 @@ from turnwise.bench.benchmark import Results
 from turnwise.bench.figures import markdown_table, show_number
 from turnwise.bench.jobs import Figures
 from turnwise.bench.report import Report
-from turnwise.bench.speed_edition import COMPILED, FULL_LOGITS, OURS, Edition
+from turnwise.bench.speed_edition import COMPILED, FULL_LOGITS, IN_GROUPS, OURS, Edition
 from turnwise.bench.speed_growth import LAYOUTS, ONE_ROW, ROW_PER_TURN, fit_exponent
 from turnwise.bench.speed_process import THREADS
 
@@ -26,7 +26,12 @@ _SAMPLING_ROWS = {
     "vllm": "vLLM",
 }
 _TURN_ROWS = {OURS: "turnwise", "generate": "loop around `generate`"}
-_UPDATE_ROWS = {OURS: "turnwise", COMPILED: "turnwise, compiled", FULL_LOGITS: "padded, full logits"}
+_UPDATE_ROWS = {
+    OURS: "turnwise",
+    COMPILED: "turnwise, compiled",
+    IN_GROUPS: "turnwise, groups with one prompt each",
+    FULL_LOGITS: "padded, full logits",
+}
 _LAYOUT_ROWS = {ONE_ROW: "one row for all turns", ROW_PER_TURN: "one row per turn"}
 
 
@@ -168,19 +173,25 @@ def _say_agreement(own: Figures) -> str:
 
 
 def _tell_turns(edition: Edition, results: Results) -> tuple[str, dict[str, float]]:
-    """Episodes a second."""
+    """Episodes a second, of turns that all are as long, and of turns that are not."""
     figures: dict[str, float] = {}
     rows = []
     for side, label in _TURN_ROWS.items():
-        found = results[f"turns/{side}"]
-        pace = Spread.of(_numbers(found, "seconds")).per(_number(found, "episodes"))
-        figures |= pace.flat(f"{side}/episodes_per_second")
-        cells = [pace.show(1), ""]
-        if side != OURS:
-            figures[f"ratio_{side}"] = figures[f"{OURS}/episodes_per_second"] / pace.median
-            cells[1] = f"{figures[f'ratio_{side}']:.1f} ×"
+        cells = []
+        for work, place in {"turns": "", "uneven-turns": "uneven/"}.items():
+            found = results[f"{work}/{side}"]
+            pace = Spread.of(_numbers(found, "seconds")).per(_number(found, "episodes"))
+            figures |= pace.flat(f"{place}{side}/episodes_per_second")
+            cells += [pace.show(1), ""]
+            if side != OURS:
+                ratio = figures[f"{place}{OURS}/episodes_per_second"] / pace.median
+                figures[f"{place}ratio_{side}"] = ratio
+                cells[-1] = f"{ratio:.1f} ×"
         rows.append([label, *cells])
-    return markdown_table(["", "episodes/s", "we are faster by"], rows), figures
+    turn, spread = edition.turns.turn, edition.turns_spread
+    header = ["", f"episodes/s, turns of {turn} tokens", "we are faster by"]
+    header += [f"turns of {turn - spread} to {turn + spread}", "we are faster by"]
+    return markdown_table(header, rows), figures
 
 
 def _tell_update(edition: Edition, results: Results) -> tuple[str, dict[str, float]]:

@@ -106,11 +106,13 @@ def measure_generate(settings: Mapping[str, Json]) -> dict[str, Json]:
     return time_sampler(sample, work)
 
 
-def generate_rows(model: PreTrainedModel, ids: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Rows [B, P] with N sampled tokens after each: [B, P + N], on the host."""
-    ids = ids.to(model.device)
+def generate_rows(
+    model: PreTrainedModel, ids: torch.Tensor, tokens: int, live: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rows [B, P] with N sampled tokens after each: [B, P + N], on the host; `live` [B, P] is 0 on padding."""
+    live = torch.ones_like(ids) if live is None else live
     rows: torch.Tensor = model.generate(
-        ids, attention_mask=torch.ones_like(ids), generation_config=sampling_config(tokens)
+        ids.to(model.device), attention_mask=live.to(model.device), generation_config=sampling_config(tokens)
     )
     return rows.cpu()
 

@@ -128,7 +128,7 @@ def measure_steps(settings: Mapping[str, Json]) -> dict[str, Json]:
         "rollout_seconds": [rollout for rollout, _ in halves],
         "update_seconds": [update for _, update in halves],
         "prompt_tokens": shape.prompt,
-        "completion_tokens": shape.completion,
+        "completion_tokens": shape.longest,
         "sampled_tokens": shape.sampled,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "threads": torch.get_num_threads(),

@@ -1,15 +1,17 @@
 """Episodes of several turns: our engine, which keeps a conversation's keys and values, against reading all of it again.
 
-Invariant: both play the same shape; the loop around `generate` gets its answers for nothing, and pays for no padding.
-Shapes: B episodes, C tokens of the conversation so far, N sampled tokens of a turn.
+Invariant: both play the same shape, turn for turn; the loop around `generate` gets its answers for nothing.
+Shapes: B episodes, C tokens of the longest conversation so far, N sampled tokens of a turn.
 """
 
 import asyncio
+import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
+from transformers import PreTrainedModel
 
 from turnwise.bench.speed_episodes import Shape, play
 from turnwise.bench.speed_models import draw_ids, make_model, vocabulary_of
@@ -18,6 +20,8 @@ from turnwise.engines.local import EngineSettings, LocalEngine
 from turnwise.seeds import derive_seed
 from turnwise.types import Json
 
+_PREFILL_TOKENS = 32_768
+"""All prompts of a batch in one forward: a model this small leaves the memory for it."""
 _CONTEXT_ROOM = 64
 """So that a conversation's end is no special case for anybody."""
 
@@ -25,12 +29,14 @@ _CONTEXT_ROOM = 64
 def measure_sessions(settings: Mapping[str, Json]) -> dict[str, Json]:
     """Our rollout: environment, renderer and engine, every conversation kept from turn to turn."""
     model, shape = make_model(settings), read_shape(settings)
-    context = shape.prompt + shape.completion + _CONTEXT_ROOM
-    engine = LocalEngine(model, settings=EngineSettings(slots=shape.episodes), context_limit=context)
+    context = shape.prompt + shape.longest + _CONTEXT_ROOM
+    sizes = EngineSettings(slots=shape.episodes, prefill_tokens=_PREFILL_TOKENS)
+    engine = LocalEngine(model, settings=sizes, context_limit=context)
     seconds: list[Json] = []
     for repeat in range(_repeats(settings) + 1):
         _, took = asyncio.run(play(engine, shape, vocabulary_of(model), seed=repeat))
         seconds.append(took)
+        gc.freeze()  # as training does, before its first step
     return {"seconds": seconds[1:], "episodes": shape.episodes}
 
 
@@ -41,14 +47,17 @@ def measure_rereading(settings: Mapping[str, Json]) -> dict[str, Json]:
     seconds: list[Json] = []
     for repeat in range(_repeats(settings) + 1):
         began = time.perf_counter()
-        ids = _draw_rows(shape.episodes, shape.prompt, vocabulary, seed=derive_seed(repeat, "prompt"))  # [B, C]
+        rows = _draw_rows(shape.episodes, shape.prompt, vocabulary, seed=derive_seed(repeat, "prompt"))
+        lengths = [shape.draw_turns(f"{repeat}/{episode}/0") for episode in range(shape.episodes)]
         for turn in range(shape.turns):
             if turn:
                 answers = _draw_rows(shape.episodes, shape.observation, vocabulary, seed=derive_seed(repeat, turn))
-                ids = torch.cat([ids, answers], dim=1)  # [B, C]
-            ids = generate_rows(model, ids, shape.turn)  # [B, C + N]
+                rows = [row + answer for row, answer in zip(rows, answers, strict=True)]
+            rows = _say_on(model, rows, [of_turns[turn] for of_turns in lengths])
         seconds.append(time.perf_counter() - began)
-        assert ids.shape == (shape.episodes, shape.prompt + shape.completion)
+        gc.freeze()
+        read = shape.prompt + (shape.turns - 1) * shape.observation
+        assert [len(row) - read for row in rows] == [sum(of_turns) for of_turns in lengths]
     return {"seconds": seconds[1:], "episodes": shape.episodes}
 
 
@@ -59,8 +68,17 @@ def read_shape(settings: Mapping[str, Json]) -> Shape:
     return Shape(**cast(Mapping[str, int], shape))
 
 
-def _draw_rows(rows: int, length: int, vocabulary: int, *, seed: int) -> torch.Tensor:
-    return torch.tensor([draw_ids(derive_seed(seed, row), length, vocabulary) for row in range(rows)])  # [B, length]
+def _say_on(model: PreTrainedModel, rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+    """Every row with its own number of sampled tokens after it: all are sampled to the longest, and cut."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])  # [B, C]
+    live = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])  # [B, C]
+    said = generate_rows(model, ids, max(lengths), live)[:, width:].tolist()  # [B, N]
+    return [row + some[:length] for row, some, length in zip(rows, said, lengths, strict=True)]
+
+
+def _draw_rows(rows: int, length: int, vocabulary: int, *, seed: int) -> list[list[int]]:
+    return [draw_ids(derive_seed(seed, row), length, vocabulary) for row in range(rows)]
 
 
 def _repeats(settings: Mapping[str, Json]) -> int:

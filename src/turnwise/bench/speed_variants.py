@@ -1,15 +1,17 @@
 """The ways of making an update that are compared, each measured in a process of its own.
 
-Invariant: all are given the same groups, in the same precision and micro-batches; memory is the most that the process
-held on the device, or on a CPU the most that it held at all.
+Invariant: all are given rows of the same lengths, in the same precision and micro-batches; in groups, those of a group
+open with one prompt, as sampled ones do, and else each has its own. Memory is the most that the process held on the
+device, or on a CPU the most that it held at all.
 """
 
 import resource
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
-from turnwise.bench.speed_edition import COMPILED, FULL_LOGITS
+from turnwise.bench.speed_edition import COMPILED, FULL_LOGITS, IN_GROUPS
 from turnwise.bench.speed_models import make_model
 from turnwise.bench.speed_update import UpdateWay, UpdateWork, measure_full_logits, measure_update
 from turnwise.types import Json
@@ -24,10 +26,10 @@ def measure_variant(settings: Mapping[str, Json]) -> dict[str, Json]:
     assert isinstance(sizes, Mapping)
     assert isinstance(budget, int)
     assert isinstance(repeats, int)
-    work = UpdateWork(**sizes)  # type: ignore[arg-type]  # an edition's own numbers, which JSON has kept
+    work = replace(UpdateWork(**sizes), shared_prompt=variant == IN_GROUPS)  # type: ignore[arg-type]  # JSON kept them
     way = UpdateWay(
         precision="float32" if device.type == "cpu" else "autocast",
-        compile=variant == COMPILED,
+        compile=variant == COMPILED or (variant == IN_GROUPS and device.type == "cuda"),
         tokens_per_microbatch=budget,
     )
     measure = measure_full_logits if variant == FULL_LOGITS else measure_update
