@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -261,50 +260,6 @@ def test_prompt_tuning_is_refused():
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(ModelError, match="PROMPT_TUNING adapters cannot be sampled from"):
         engine_of(peft.get_peft_model(make_model(), config))
-
-
-def with_turns(*, busy: int, waiting: int, runs_ahead: bool) -> LocalEngine:
-    """Sixteen slots, some of them with a turn under way, and turns that wait for one."""
-    engine = engine_of(make_model(), slots=16)
-    engine._lanes = SimpleNamespace(runs_ahead=runs_ahead)
-    for slot in engine._table.slots[:busy]:
-        slot.request = object()
-    engine._queue.extend(object() for _ in range(waiting))
-    return engine
-
-
-@pytest.mark.parametrize(
-    ("busy", "waiting", "said"),
-    [
-        (9, 1, [False, False, False, True] * 2),
-        (8, 1, [True] * 8),
-        (0, 1, [True] * 8),
-        (14, 1, [False, False, False, True] * 2),
-        (14, 2, [True] * 8),
-        (15, 9, [False, False, False, True] * 2),
-        (16, 9, [False] * 8),
-        (9, 0, [False] * 8),
-    ],
-)
-def test_a_gpu_takes_turns_in_once_they_are_worth_a_forward_or_have_waited(busy, waiting, said):
-    """One for every eight under way, of those there is a slot for; or the fourth step."""
-    engine = with_turns(busy=busy, waiting=waiting, runs_ahead=True)
-    assert [engine._is_worthwhile() for _ in said] == said
-
-
-@pytest.mark.parametrize("busy", [0, 9, 15])
-def test_a_cpu_takes_turns_in_at_once(busy):
-    engine = with_turns(busy=busy, waiting=1, runs_ahead=False)
-    assert [engine._is_worthwhile() for _ in range(4)] == [True] * 4
-
-
-def test_a_turn_that_becomes_worth_it_while_it_waits_is_taken_in():
-    engine = with_turns(busy=9, waiting=1, runs_ahead=True)
-    assert not engine._is_worthwhile()
-    engine._queue.append(object())
-    assert engine._is_worthwhile()
-    engine._queue.pop()
-    assert [engine._is_worthwhile() for _ in range(4)] == [False, False, False, True], "the next one waits anew"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision is for GPUs; many CPUs lack its instructions")

@@ -29,10 +29,6 @@ from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
 from turnwise.settings import Settings
 
-_WORTH, _PATIENCE = 8, 4
-"""A GPU takes turns in once there is one for every so many under way, or after so many steps: a forward that reads a
-few observations takes as long as a step that samples for all."""
-
 
 class EngineSettings(Settings):
     """How the local engine batches."""
@@ -105,8 +101,6 @@ class LocalEngine:
         self._flights: deque[_Flight] = deque()
         self._ahead = 1 if self._lanes.runs_ahead else 0
         """How many forwards may be under way while the host goes on."""
-        self._waited = 0
-        """Steps since somebody could have been seated."""
         self._task: asyncio.Task[None] | None = None
         self._version = 0
         self._counters = Counters()
@@ -180,8 +174,7 @@ class LocalEngine:
 
     async def _drain(self) -> None:
         while self._queue or self._table.in_use:
-            if self._is_worthwhile():
-                self._admit()
+            self._admit()
             self._prefill()
             self._land(self._ahead)
             self._land(self._ahead if self._decode() else 0)
@@ -220,18 +213,6 @@ class LocalEngine:
             self._table.vacate(slot)
         elif request in self._queue:
             self._queue.remove(request)
-
-    def _is_worthwhile(self) -> bool:
-        """Whether those who could be seated are enough for a forward, or have waited long enough."""
-        busy = len(self._table.in_use)
-        coming = min(len(self._queue), self._settings.slots - busy)
-        if not coming:
-            return False
-        self._waited += 1
-        if self._lanes.runs_ahead and coming * _WORTH < busy and self._waited < _PATIENCE:
-            return False
-        self._waited = 0
-        return True
 
     def _admit(self) -> None:
         """Seats waiting requests: first those whose session has a slot, then the others as they came."""
