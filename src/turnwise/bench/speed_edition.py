@@ -124,7 +124,7 @@ ON_CPU = Edition(
     update_variants=(OURS, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=2, members=4, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
-    growth_repeats=3,
+    growth_repeats=5,
 )
 ON_CUDA = Edition(
     name="cuda",

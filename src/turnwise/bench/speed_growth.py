@@ -30,7 +30,8 @@ LAYOUTS = (ONE_ROW, ROW_PER_TURN)
 def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
     """`{"turns": [2, 4], "rollout_seconds": [...], "one-row": {"tokens": [...], "update_seconds": [...]}, ...}`.
 
-    Everything is per trajectory; seconds are medians over the repeats.
+    Everything is per trajectory. Seconds are medians over rounds through all numbers of turns, so that a machine which
+    is slow for a while is slow for all of them.
     """
     model = make_model(settings)
     every, repeats = settings["turns"], settings["repeats"]
@@ -50,8 +51,12 @@ def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
         device=model.device,
     )
     course = _Course(engine=engine, learner=learner, vocabulary=vocabulary_of(model))
-    course.measure(shapes[0], repeats=1)  # to warm up
-    found = [course.measure(shape, repeats) for shape in shapes]
+    course.measure(shapes[0], 0)  # to warm up
+    rounds = [[course.measure(shape, number) for shape in shapes] for number in range(repeats)]
+    found = [
+        {name: statistics.median(one[name] for one in of_shape) for name in of_shape[0]}
+        for of_shape in zip(*rounds, strict=True)
+    ]
     columns: dict[str, Json] = {"turns": [shape.turns for shape in shapes]}
     columns["rollout_seconds"] = [one["rollout_seconds"] for one in found]
     for layout in LAYOUTS:
@@ -66,17 +71,15 @@ class _Course:
     def __init__(self, *, engine: LocalEngine, learner: Learner, vocabulary: int) -> None:
         self._engine, self._learner, self._vocabulary = engine, learner, vocabulary
 
-    def measure(self, shape: Shape, repeats: int) -> dict[str, float]:
-        """What one trajectory of this shape costs, by name."""
-        seconds: dict[str, list[float]] = {}
-        for repeat in range(repeats):
-            groups, took = asyncio.run(self._play(shape, seed=derive_seed(shape.turns, repeat)))
-            seconds.setdefault("rollout_seconds", []).append(took)
-            for layout in LAYOUTS:
-                took = self._learn(lay_out(groups, layout))
-                seconds.setdefault(f"{layout}/update_seconds", []).append(took)
-        costs = {name: statistics.median(took) / shape.episodes for name, took in seconds.items()}
-        return costs | {f"{layout}/tokens": count_tokens(lay_out(groups, layout)) for layout in LAYOUTS}
+    def measure(self, shape: Shape, number: int) -> dict[str, float]:
+        """What one trajectory of this shape costs, by name, in one round."""
+        groups, took = asyncio.run(self._play(shape, seed=derive_seed(shape.turns, number)))
+        costs = {"rollout_seconds": took / shape.episodes}
+        for layout in LAYOUTS:
+            laid_out = lay_out(groups, layout)
+            costs[f"{layout}/update_seconds"] = self._learn(laid_out) / shape.episodes
+            costs[f"{layout}/tokens"] = count_tokens(laid_out)
+        return costs
 
     async def _play(self, shape: Shape, *, seed: int) -> tuple[list[Group], float]:
         await self._engine.load(self._learner.model.state_dict(), self._learner.version)
