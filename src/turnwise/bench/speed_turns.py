@@ -43,6 +43,7 @@ def measure_sessions(settings: Mapping[str, Json]) -> dict[str, Json]:
 def measure_rereading(settings: Mapping[str, Json]) -> dict[str, Json]:
     """A loop that calls `generate` on the whole conversation every turn."""
     model, shape = make_model(settings), read_shape(settings)
+    assert shape.members == 1, "an episode's turns are drawn by its group alone"
     vocabulary = vocabulary_of(model)
     seconds: list[Json] = []
     for repeat in range(_repeats(settings) + 1):
