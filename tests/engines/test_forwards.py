@@ -67,7 +67,7 @@ def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
         assert engine.counters.lane_steps - engine.counters.idle_lanes == engine.counters.decode_tokens
         return engine.counters.prefill_padding
 
-    assert padding() == 0
+    assert (padding() > 0) == torch.cuda.is_available(), "a GPU pads small prefills to sizes that it replays"
     monkeypatch.setattr(forward_module, "read_anatomy", lambda *_: None)
     assert padding() > 0
 

@@ -196,6 +196,14 @@ def test_prefills_of_one_size_follow_one_another():
     assert padded._graphs.times_forgotten == 0
 
 
+def test_what_a_replay_computes_beside_its_tokens_is_counted():
+    plain, padded = both()
+    few = [Feed(lane=0, start=0, ids=[5] * 200), Feed(lane=1, start=0, ids=[6] * 60)]
+    many = [Feed(lane=0, start=0, ids=[5] * 4097)]
+    assert (plain.count_padding(few), padded.count_padding(few)) == (0, 384 - 260)
+    assert padded.count_padding(many) == 0, "too many to be replayed"
+
+
 def test_lanes_that_are_live_are_not_touched_by_a_padded_prefill():
     """Lane 1 has three tokens sampled before anyone else comes, and two after: the five of a full forward."""
     lanes = lanes_of(replayed=True)

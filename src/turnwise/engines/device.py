@@ -29,14 +29,15 @@ def on_one_thread(device: torch.device) -> Iterator[None]:
 
     It is bookkeeping, small tensors one after the other, for which to wake other threads takes longer than to do it.
     """
+    if device.type == "cpu":
+        yield
+        return
     threads = torch.get_num_threads()
-    if device.type != "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        if device.type != "cpu":
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
 
 
 class Answer:

@@ -101,21 +101,26 @@ class Lanes:
 
         Each lane samples as is said here from now on; `drawn` counts the tokens that each turn already has.
         """
-        size, graphs = _Size.of(feeds), self._graphs
         needs: Needs = {"greedy": greedy, "truncate": truncate}
-        replayed = self._forward.replays_prefills and size.tokens <= _REPLAYED_TOKENS
+        size = self._replayed_size(feeds)
         with self._serving():
-            if replayed and graphs is not None and graphs.enabled:
-                size = size.rounded_up()
+            if size is not None and self._graphs is not None:
                 self._prepare(feeds, samplings, drawn)
                 aim = self._lay_out(feeds, size, fixed=True)
                 key = (size, greedy, truncate)
-                token, logprob = graphs.run(key, lambda: self._begin(aim, self._forward.prefill(aim), **needs))
+                token, logprob = self._graphs.run(key, lambda: self._begin(aim, self._forward.prefill(aim), **needs))
                 return Answer(token[: len(feeds)], logprob[: len(feeds)])
-            aim = self._lay_out(feeds, size, fixed=False)
+            aim = self._lay_out(feeds, _Size.of(feeds), fixed=False)
             logits = self._forward.prefill(aim)  # [F, V]
             self._prepare(feeds, samplings, drawn)  # a GPU is still reading, and there is much to draw
             return Answer(*self._begin(aim, logits, **needs))
+
+    def count_padding(self, feeds: Sequence[Feed]) -> int:
+        """What a prefill of these feeds computes beside their tokens."""
+        given, replayed = _Size.of(feeds), self._replayed_size(feeds)
+        if self._forward.pads:
+            return given.feeds * given.width - given.tokens
+        return 0 if replayed is None else replayed.tokens - given.tokens
 
     def decode(self, count: int, length: int, *, greedy: bool, truncate: bool) -> Answer:
         """One token for each of the first `count` lanes, after at most `length` keys; lanes at rest give noise."""
@@ -157,6 +162,12 @@ class Lanes:
                 self._forget_graphs()
             self._cache.clear()
         self.rest(range(self._count))
+
+    def _replayed_size(self, feeds: Sequence[Feed]) -> "_Size | None":
+        """The size of the graph that a prefill of these feeds is replayed from; None where it is launched as it is."""
+        enabled = self._graphs is not None and self._graphs.enabled and self._forward.replays_prefills
+        size = _Size.of(feeds)
+        return size.rounded_up() if enabled and size.tokens <= _REPLAYED_TOKENS else None
 
     def _prepare(self, feeds: Sequence[Feed], samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
         """Sets how the lanes of these feeds sample from now on."""

@@ -55,7 +55,7 @@ class Counters:
     idle_lanes: int = 0
     """Those among them that had none: between the lanes in use, or run ahead of a turn's end."""
     prefill_padding: int = 0
-    """What prefills computed beside prompt tokens, to make rows even."""
+    """What prefills computed beside prompt tokens, to make rows even or to be of a size that is replayed."""
     evictions: int = 0
     """Idle sessions that lost their cache to another and will be read anew."""
     prefill_seconds: float = 0.0
@@ -275,9 +275,7 @@ class LocalEngine:
         answer = self._lanes.prefill(feeds, samplings, drawn, **_needs(slots))
         for slot, feed in zip(slots, feeds, strict=True):
             self._hold(slot, feed.ids)
-        if self._lanes.pads:
-            width = max(len(feed.ids) for feed in feeds)
-            self._count(prefill_padding=sum(width - len(feed.ids) for feed in feeds))
+        self._count(prefill_padding=self._lanes.count_padding(feeds))
         self._launch(slots, None, answer, decoded=False)
 
     def _hold(self, slot: Slot, ids: Sequence[int]) -> None:
