@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from turnwise.bench.speed_models import smollm2_config
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner, LearnerSettings
@@ -49,16 +48,8 @@ class UpdateWay:
 
     precision: Literal["float32", "bfloat16", "autocast"] = "autocast"
     """`autocast`: float32 weights, multiplied in bfloat16; `bfloat16`: weights in it, with float32 masters."""
-    packing: bool | None = None
     compile: bool = False
-    checkpointing: bool = False
     tokens_per_microbatch: int = 16384
-
-
-def random_smollm2(seed: int = 0) -> PreTrainedModel:
-    """A model of SmolLM2-135M's shape whose weights mean nothing."""
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(smollm2_config())
 
 
 def make_update_work(work: UpdateWork, vocabulary: int, *, seed: int = 0) -> list[Group]:
@@ -82,9 +73,7 @@ def measure_update(
     learner = Learner(
         model,
         settings=LearnerSettings(
-            packing=way.packing,
             compile=way.compile,
-            checkpointing=way.checkpointing,
             tokens_per_microbatch=way.tokens_per_microbatch,
             optimizer=_OPTIMIZER,
         ),
