@@ -59,7 +59,8 @@ class LearnerSettings(Settings):
     the longest. None packs where the model's attention can be done row by row: where it cannot, packed rows are kept
     apart by a mask, and cost the square of the micro-batch. It never changes the gradient."""
     compile: bool = False
-    """Layers run as torch.compile makes them, which takes the first update a minute and every other less time."""
+    """Layers, or on a GPU the whole trunk, run as torch.compile makes them, which takes the first update a minute or
+    more and every other less time."""
     checkpointing: bool = False
     """Layers are run again in the backward pass, in place of keeping what they computed: less memory, more time."""
     optimizer: OptimizerSettings = OptimizerSettings()

@@ -61,7 +61,7 @@ class Passes:
     checkpointing: bool = False
     """Layers keep their inputs alone for the backward pass."""
     compiled: Compiled | None = None
-    """Layers run as these; None: as they are."""
+    """Layers or trunks run as these; None: as they are."""
     ledger: "Ledger | None" = None
     """Where the time of passes without gradients is written down."""
 
