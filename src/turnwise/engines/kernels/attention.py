@@ -27,22 +27,58 @@ def _fold(q, k, v, seen, best, total, mixed, scale, cap, CAPPED: tl.constexpr, P
 
 
 @triton.jit
-def read_cache_by_lanes(
-    query,  # [B, H·G, D]
+def _turn(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: tl.constexpr, SIZE: tl.constexpr):
+    """Heads [Q, D] at `x + at`, normed and turned by the angles of a position, which begin at `there`.
+
+    Depths d and d + D/2 turn together, so each is loaded with its partner.
+    """
+    depth = tl.arange(0, kept.shape[1])[None, :]
+    half = SIZE // 2
+    low = depth < half
+    beside = tl.where(low, half, -half)
+    own = tl.load(x + at + depth, mask=kept, other=0.0).to(tl.float32)
+    partner = tl.load(x + at + depth + beside, mask=kept, other=0.0).to(tl.float32)
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(own * own, axis=1) / SIZE + eps)[:, None]
+        known = depth < SIZE
+        own *= scale * (tl.load(weight + depth, mask=known, other=0.0).to(tl.float32) + offset)
+        partner *= scale * (tl.load(weight + depth + beside, mask=known, other=0.0).to(tl.float32) + offset)
+    angle = there + tl.where(low, depth, depth - half)
+    cosine = tl.load(cosines + angle, mask=depth < SIZE, other=0.0)
+    sine = tl.load(sines + angle, mask=depth < SIZE, other=0.0)
+    return own * cosine + partner * tl.where(low, -sine, sine)
+
+
+@triton.jit
+def decode_lanes(
+    query,  # [B, H·G, D], as the next two but for their heads and strides
+    key,
+    value,
     keys,  # [S + 1, H, C, D]
     values,
+    query_norm,  # [D]
+    key_norm,
+    cosines,  # [positions, D/2]
+    sines,
+    rows,  # [B]
     positions,  # [B]
     out,  # [B, H·G, D]
     partial,  # [B, H·G, P, D]
     extent,  # [B, H·G, P, 2]: maximum and sum of each split
+    eps,
+    offset,
     scale,
     cap,
     window,
+    query_stride,
+    key_stride,
+    value_stride,
     row_stride,
     head_stride,
     split_keys,
     group,
     query_heads,
+    NORMED: tl.constexpr,
     SPLITS: tl.constexpr,
     CAPPED: tl.constexpr,
     WINDOWED: tl.constexpr,
@@ -52,24 +88,34 @@ def read_cache_by_lanes(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One query per lane: a program reads a lane's keys of one head, or a split of them, for all its query heads."""
+    """One token per lane: a program norms and turns the queries and the key of one key head, stores that key and value,
+    and reads the lane's keys before it, or a split of them, for all its query heads."""
     lane, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     last = tl.load(positions + lane)
-    begin = split * split_keys
-    if WINDOWED:
-        begin = tl.maximum(begin, last - window + 1)
-    end = last + 1
-    if SPLITS > 1:
-        end = tl.minimum(end, (split + 1) * split_keys)
     member = tl.arange(0, GROUP)
     depth = tl.arange(0, DEPTH)
     known = (member < group)[:, None] & (depth < SIZE)[None, :]
-    place = (lane * query_heads + head * group + member)[:, None] * SIZE + depth[None, :]
-    q = tl.load(query + place, mask=known, other=0.0)
+    angle = last * (SIZE // 2)
+    heads = lane * query_stride + (head * group + member)[:, None] * SIZE
+    q = _turn(query, heads, query_norm, eps, offset, cosines, sines, angle, known, NORMED, SIZE)
+    q = q.to(keys.dtype.element_ty)
+    # The token's own key and value are loaded before the others are waited for.
+    alone = (depth < SIZE)[None, :]
+    own = lane * key_stride + head * SIZE + tl.zeros([1, 1], tl.int64)
+    own_key = _turn(key, own, key_norm, eps, offset, cosines, sines, angle, alone, NORMED, SIZE)  # [1, D]
+    own_key = own_key.to(keys.dtype.element_ty)
+    own_value = tl.load(value + lane * value_stride + head * SIZE + depth[None, :], mask=alone, other=0.0)
+    own_value = own_value.to(values.dtype.element_ty)  # [1, D]
+    here = tl.load(rows + lane) * row_stride + head * head_stride + last * SIZE + depth[None, :]
     best = tl.full([GROUP], float("-inf"), tl.float32)
     total = tl.zeros([GROUP], tl.float32)
     mixed = tl.zeros([GROUP, DEPTH], tl.float32)
     base = lane * row_stride + head * head_stride
+    begin, end = split * split_keys, last
+    if WINDOWED:
+        begin = tl.maximum(begin, last - window + 1)
+    if SPLITS > 1:
+        end = tl.minimum(end, (split + 1) * split_keys)
     for start in range(begin, end, BLOCK):
         number = start + tl.arange(0, BLOCK)
         inside = (number < end)[:, None] & (depth < SIZE)[None, :]
@@ -78,12 +124,24 @@ def read_cache_by_lanes(
         v = tl.load(values + there, mask=inside, other=0.0)
         seen = (number < end)[None, :]
         best, total, mixed = _fold(q, k, v, seen, best, total, mixed, scale, cap, CAPPED, PRECISION)
+    if split == tl.minimum(last // split_keys, SPLITS - 1):
+        tl.store(keys + here, own_key, mask=alone)
+        tl.store(values + here, own_value, mask=alone)
+        score = tl.sum(q.to(tl.float32) * own_key.to(tl.float32), axis=1) * scale  # [Q]
+        if CAPPED:
+            score = cap * (2 * tl.sigmoid(2 * score / cap) - 1)
+        new_best = tl.maximum(best, score)
+        share = tl.exp(score - new_best)
+        fade = tl.exp(best - new_best)
+        best, total = new_best, total * fade + share
+        mixed = mixed * fade[:, None] + share[:, None] * own_value.to(tl.float32)
     if SPLITS > 1:
         row = (lane * query_heads + head * group + member) * SPLITS + split
         tl.store(partial + row[:, None] * SIZE + depth[None, :], mixed, mask=known)
         tl.store(extent + row * 2, best, mask=member < group)
         tl.store(extent + row * 2 + 1, total, mask=member < group)
     else:
+        place = (lane * query_heads + head * group + member)[:, None] * SIZE + depth[None, :]
         tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=known)
 
 

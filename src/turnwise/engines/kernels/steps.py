@@ -8,7 +8,7 @@ import triton
 
 from turnwise.engines.anatomy import Activation, Anatomy, Layer, Norm
 from turnwise.engines.cache import Decode, Prefill
-from turnwise.engines.kernels.attention import merge_splits, read_cache_by_feeds, read_cache_by_lanes
+from turnwise.engines.kernels.attention import decode_lanes, merge_splits, read_cache_by_feeds
 from turnwise.engines.kernels.dense import add_and_norm, gate_values, place_tokens
 
 _PROGRAMS = 264
@@ -75,12 +75,11 @@ class KernelSteps:
         held: tuple[torch.Tensor, torch.Tensor],
         aim: Decode | Prefill,
     ) -> torch.Tensor:
-        query = self._place(query, key, value, layer, held, aim)  # [N, H·G, D]
-        out = torch.empty_like(query)
+        out = torch.empty(query.shape, dtype=held[0].dtype, device=query.device)  # [N, H·G, D]
         if isinstance(aim, Decode):
-            self._read_by_lanes(query, held, layer, aim, out)
+            self._decode(query, key, value, layer, held, aim, out)
         else:
-            self._read_by_feeds(query, held, layer, aim, out)
+            self._read_by_feeds(self._place(query, key, value, layer, held, aim), held, layer, aim, out)
         return out.view(len(query), -1)
 
     def _place(
@@ -90,7 +89,7 @@ class KernelSteps:
         value: torch.Tensor,
         layer: Layer,
         held: tuple[torch.Tensor, torch.Tensor],
-        aim: Decode | Prefill,
+        aim: Prefill,
     ) -> torch.Tensor:
         """Norms and turns queries and keys, stores keys and values, and gives the queries, contiguous."""
         keys, values = held
@@ -129,11 +128,13 @@ class KernelSteps:
         )
         return turned
 
-    def _read_by_lanes(
+    def _decode(
         self,
         query: torch.Tensor,
-        held: tuple[torch.Tensor, torch.Tensor],
+        key: torch.Tensor,
+        value: torch.Tensor,
         layer: Layer,
+        held: tuple[torch.Tensor, torch.Tensor],
         aim: Decode,
         out: torch.Tensor,
     ) -> None:
@@ -141,36 +142,50 @@ class KernelSteps:
         lanes, query_heads, size = query.shape
         heads = keys.shape[1]
         splits = _count_splits(lanes * heads, aim.length)
-        group = max(16, triton.next_power_of_2(query_heads // heads))
         shape = (lanes, query_heads, splits)
         partial = torch.empty((*shape, size), dtype=torch.float32, device=query.device) if splits > 1 else out
         extent = torch.empty((*shape, 2), dtype=torch.float32, device=query.device) if splits > 1 else out
-        read_cache_by_lanes[(lanes, heads, splits)](
+        cosine, sine = self._angles[layer.kind]
+        query_norm, key_norm = layer.query_norm, layer.key_norm
+        decode_lanes[(lanes, heads, splits)](
             query,
+            key,
+            value,
             keys,
             values,
+            query_norm.weight if query_norm is not None else query,
+            key_norm.weight if key_norm is not None else query,
+            cosine,
+            sine,
+            aim.rows,
             aim.positions,
             out,
             partial,
             extent,
+            query_norm.eps if query_norm is not None else 0.0,
+            query_norm.offset if query_norm is not None else 0.0,
             self._anatomy.scale,
             self._anatomy.score_cap or 0.0,
             layer.window or 0,
+            query.stride(0),
+            key.stride(0),
+            value.stride(0),
             keys.stride(0),
             keys.stride(1),
             triton.cdiv(aim.length, splits),
             query_heads // heads,
             query_heads,
+            NORMED=query_norm is not None and key_norm is not None,
             SPLITS=splits,
             CAPPED=self._anatomy.score_cap is not None,
             WINDOWED=layer.window is not None,
             PRECISION=_precision(keys.dtype),
             SIZE=size,
             DEPTH=_depth(size),
-            GROUP=group,
+            GROUP=max(16, triton.next_power_of_2(query_heads // heads)),
             BLOCK=64,
             num_warps=4,
-            num_stages=3 if keys.dtype != torch.float32 else 1,
+            num_stages=2 if keys.dtype != torch.float32 else 1,
         )
         if splits > 1:
             merge_splits[(lanes, query_heads)](
