@@ -263,6 +263,48 @@ def test_requests_are_served_in_the_order_they_came():
     assert served == list(range(7))
 
 
+def test_of_turns_that_end_together_the_first_are_read_on_before_the_last_are_handed_over():
+    model = make_model()
+    engine = engine_of(model, slots=8)
+    engine._portion = 2
+    read_when_answered: list[int] = []
+
+    async def converse(number: int) -> tuple[list[int], Completion]:
+        prompt = [number, *PROMPT]
+        first = await engine.generate(str(number), prompt, turn(3))
+        read_when_answered.append(engine.counters.prefill_tokens)
+        prompt = [*prompt, *first.ids, 7, 8]
+        return prompt, await engine.generate(str(number), prompt, turn(3))
+
+    async def everyone() -> list[tuple[list[int], Completion]]:
+        return await asyncio.gather(*(converse(number) for number in range(8)))
+
+    for prompt, second in asyncio.run(everyone()):
+        assert_right(model, second, prompt)
+    first, more = read_when_answered[0], 3  # what was sampled last, and the two after it
+    assert read_when_answered == [first + done * more for done in (0, 0, 0, 0, 4, 4, 6, 6)]
+
+
+def test_a_turn_that_is_complete_may_still_be_withdrawn():
+    model = make_model()
+    engine = engine_of(model, slots=8)
+    engine._portion = 1
+
+    async def everyone() -> list[Completion]:
+        turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
+        await turns[0]
+        turns[7].cancel()
+        await engine.end("6")
+        with pytest.raises(ModelError, match="'6' was ended during a turn"):
+            await turns[6]
+        return [await turns[0], await turns[1], await engine.generate("7", PROMPT, turn(3))]
+
+    first, second, again = asyncio.run(everyone())
+    assert_right(model, first, [0, *PROMPT])
+    assert_right(model, second, [1, *PROMPT])
+    assert_right(model, again)
+
+
 def test_short_turns_do_not_wait_for_long_ones():
     engine = engine_of(make_model(), slots=2)
 

@@ -76,12 +76,14 @@ def test_equal_starts_are_read_once_and_copied_in_waves():
         seat(table, "second, 1", system + second),
         seat(table, "stranger", [7] * 30),
     ]
-    plan = [
-        [(loan.slot.session, loan.donor and loan.donor.session, loan.length) for loan in wave]
-        for wave in table.waves(slots)
+    waves = table.waves(slots)
+    assert [[slot.session for slot in wave.slots] for wave in waves] == [
+        ["first, 0", "stranger"],
+        ["first, 1", "second, 0"],
+        ["second, 1"],
     ]
-    assert plan == [
-        [("first, 0", None, 0), ("stranger", None, 0)],
+    assert [[(loan.slot.session, loan.donor.session, loan.length) for loan in wave.loans] for wave in waves] == [
+        [],
         [("first, 1", "first, 0", 49), ("second, 0", "first, 0", 40)],
         [("second, 1", "second, 0", 49)],
     ]
@@ -92,7 +94,20 @@ def test_what_a_slot_already_holds_is_lent_without_waiting():
     finish(table, seat(table, "a", list(range(50))))
     newcomer = seat(table, "b", [*range(30), 99])
     (wave,) = table.waves([newcomer])
-    assert (wave[0].donor, wave[0].length) == (table.find("a"), 30)
+    (loan,) = wave.loans
+    assert (loan.slot, loan.donor, loan.length) == (newcomer, table.find("a"), 30)
+
+
+def test_a_conversation_that_goes_on_borrows_nothing():
+    table = SlotTable(3)
+    finish(table, seat(table, "a", list(range(50))))
+    finish(table, seat(table, "b", list(range(100, 130))))
+    goes_on = seat(table, "b", [*range(100, 130), *range(20)])
+    (wave,) = table.waves([goes_on])
+    assert (wave.slots, wave.loans) == ([goes_on], [])
+    stranger = seat(table, "c", [*range(40), 99])
+    (wave,) = table.waves([goes_on, stranger])
+    assert (wave.slots, [loan.slot for loan in wave.loans]) == ([goes_on, stranger], [stranger])
 
 
 def test_lanes_are_packed_once_half_of_the_span_is_at_rest():

@@ -13,11 +13,11 @@ _FINE = 8
 
 
 def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | None = None) -> torch.Tensor:
-    """A copy of a CPU tensor on the device; the host goes on at once, and so does what the device is at.
+    """A tensor as it is on the device; the host goes on at once, and so does what the device is at.
 
     `into` is a tensor there that shall hold it, in place of a new one.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and not tensor.is_cuda:
         with on_one_thread(device):
             tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True) if into is None else into.copy_(tensor, non_blocking=True)

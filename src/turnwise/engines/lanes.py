@@ -7,7 +7,7 @@ is launched and its tokens are waited for apart. Shapes: S lanes, B lanes of a f
 feeds, U uniforms per lane, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,12 +21,13 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.cache import Decode, KeyValues, Prefill
 from turnwise.engines.device import Answer, Graphs, bucket, send
 from turnwise.engines.forward import find_forward, load_sampler
-from turnwise.engines.sampler import Needs, draw_uniforms
+from turnwise.engines.sampler import draw_uniforms
 
 _LENGTHS = 32
 """Lengths are rounded up to a multiple of this: few shapes, aligned masks, little waste."""
-_REPLAYED_TOKENS = 4096
-"""A prefill of so many tokens or fewer is replayed from a graph: to launch it would take longer than to run it."""
+_REPLAYED_TOKENS = 16384
+"""A prefill of so many tokens or fewer is replayed from a graph: to launch it takes the host long, if not longer than
+the device takes to run it."""
 _LEAST_TOKENS, _LEAST_WIDTH = 256, 64
 """Smaller prefills take no less time."""
 
@@ -101,19 +102,24 @@ class Lanes:
 
         Each lane samples as is said here from now on; `drawn` counts the tokens that each turn already has.
         """
-        needs: Needs = {"greedy": greedy, "truncate": truncate}
         size = self._replayed_size(feeds)
+        self._reserve_uniforms(max(sampling.max_tokens for sampling in samplings))
         with self._serving():
-            if size is not None and self._graphs is not None:
-                self._prepare(feeds, samplings, drawn)
-                aim = self._lay_out(feeds, size, fixed=True)
-                key = (size, greedy, truncate)
-                token, logprob = self._graphs.run(key, lambda: self._begin(aim, self._forward.prefill(aim), **needs))
-                return Answer(token[: len(feeds)], logprob[: len(feeds)])
-            aim = self._lay_out(feeds, _Size.of(feeds), fixed=False)
-            logits = self._forward.prefill(aim)  # [F, V]
-            self._prepare(feeds, samplings, drawn)  # a GPU is still reading, and there is much to draw
-            return Answer(*self._begin(aim, logits, **needs))
+            aim = self._lay_out(feeds, size or _Size.of(feeds), fixed=size is not None)
+            logits = self._replay(size, lambda: (self._forward.prefill(aim),))[0]  # [F, V]
+            self._prepare(
+                aim.lanes[: len(feeds)], samplings, drawn
+            )  # a GPU is still reading, and there is much to draw
+            key = None if size is None else (size, greedy, truncate)
+            token, logprob = self._replay(key, lambda: self._begin(aim, logits, greedy=greedy, truncate=truncate))
+            return Answer(token[: len(feeds)], logprob[: len(feeds)])
+
+    def _replay(self, key: Hashable | None, step: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        """Does a step, from the graph of that key where there is one.
+
+        A step may read what the one before it gave: both are recorded anew if either is.
+        """
+        return step() if key is None or self._graphs is None else self._graphs.run(key, step)
 
     def count_padding(self, feeds: Sequence[Feed]) -> int:
         """What a prefill of these feeds computes beside their tokens."""
@@ -169,22 +175,21 @@ class Lanes:
         size = _Size.of(feeds)
         return size.rounded_up() if enabled and size.tokens <= _REPLAYED_TOKENS else None
 
-    def _prepare(self, feeds: Sequence[Feed], samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
-        """Sets how the lanes of these feeds sample from now on."""
+    def _prepare(self, lanes: torch.Tensor, samplings: Sequence[Sampling], drawn: Sequence[int]) -> None:
+        """Sets how lanes [F] sample from now on."""
         rows = [draw_uniforms(sampling.seed, sampling.max_tokens) for sampling in samplings]
         width = max(map(len, rows))
-        if width > self._uniforms.shape[1]:
-            longer = torch.zeros(len(self._ids), 2 * _round_up(width), dtype=torch.float64, device=self._device)
-            longer[:, : self._uniforms.shape[1]] = self._uniforms
-            self._uniforms = longer
-            self._forget_graphs()
-        lane = self._tensor([feed.lane for feed in feeds])  # [F]
-        padded = [row + [0.0] * (width - len(row)) for row in rows]
-        self._uniforms[lane, :width] = self._tensor(padded, torch.float64)
-        self._drawn[lane] = self._tensor(drawn)
-        self._temperature[lane] = self._tensor([sampling.temperature for sampling in samplings], torch.float32)
-        self._top_p[lane] = self._tensor([sampling.top_p for sampling in samplings], torch.float32)
-        self._top_k[lane] = self._tensor([sampling.top_k for sampling in samplings])
+        settings = [(sampling.temperature, sampling.top_p, sampling.top_k) for sampling in samplings]
+        numbers = np.zeros((len(rows), 4 + width))  # one transfer for them all; doubles hold each exactly
+        numbers[:, :4] = [(count, *setting) for count, setting in zip(drawn, settings, strict=True)]
+        for place, row in zip(numbers[:, 4:], rows, strict=True):
+            place[: len(row)] = row
+        there = send(torch.from_numpy(numbers), self._device)  # [F, 4 + …]
+        self._drawn[lanes] = there[:, 0].long()
+        self._temperature[lanes] = there[:, 1].float()
+        self._top_p[lanes] = there[:, 2].float()
+        self._top_k[lanes] = there[:, 3].long()
+        self._uniforms[lanes, :width] = there[:, 4:]
 
     def _begin(
         self, aim: Prefill, logits: torch.Tensor, *, greedy: bool, truncate: bool
@@ -265,6 +270,13 @@ class Lanes:
                 self._cache.reserve(capacity)
             self._forget_graphs()
 
+    def _reserve_uniforms(self, count: int) -> None:
+        if count > self._uniforms.shape[1]:
+            longer = torch.zeros(len(self._ids), 2 * _round_up(count), dtype=torch.float64, device=self._device)
+            longer[:, : self._uniforms.shape[1]] = self._uniforms
+            self._uniforms = longer
+            self._forget_graphs()
+
     def _forget_graphs(self) -> None:
         """A graph replays over the tensors it was recorded with."""
         if self._graphs is not None:
@@ -297,6 +309,14 @@ def _round_up(length: int) -> int:
     return -(-length // _LENGTHS) * _LENGTHS
 
 
+def _round_up_tokens(count: int) -> int:
+    """Two sizes to every doubling, and from 4,096 eight, where tokens that nobody asked for take their time."""
+    if count <= 4096:
+        return bucket(count)
+    grain = 1 << (count - 1).bit_length() - 4
+    return -(-count // grain) * grain
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
     """The shape of a prefill: its tokens, its feeds, and the tokens of its longest feed."""
@@ -313,7 +333,7 @@ class _Size:
     def rounded_up(self) -> "_Size":
         """One of few sizes that has room for this one."""
         return _Size(
-            tokens=bucket(max(self.tokens, _LEAST_TOKENS)),
+            tokens=_round_up_tokens(max(self.tokens, _LEAST_TOKENS)),
             feeds=4 ** (((self.feeds - 1).bit_length() + 1) // 2),
             width=1 << (max(self.width, _LEAST_WIDTH) - 1).bit_length(),
         )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal
 
 import torch
@@ -28,6 +29,10 @@ from turnwise.engines.weights import copy_weights, resolve_context_limit, sample
 from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
 from turnwise.settings import Settings
+
+_PORTION = 64
+"""Turns that are always handed over at once. When more end together, a GPU reads what the first half goes on with
+while the host sees to the others."""
 
 
 class EngineSettings(Settings):
@@ -99,8 +104,11 @@ class LocalEngine:
         self._queue: deque[Request] = deque()
         self._arrivals: list[Slot] = []
         self._flights: deque[_Flight] = deque()
+        self._ended: deque[Slot] = deque()
+        """Slots whose turn is complete, and waits to be handed over."""
         self._ahead = 1 if self._lanes.runs_ahead else 0
         """How many forwards may be under way while the host goes on."""
+        self._portion = _PORTION if self._lanes.runs_ahead else settings.slots
         self._task: asyncio.Task[None] | None = None
         self._version = 0
         self._counters = Counters()
@@ -155,6 +163,7 @@ class LocalEngine:
         A turn under way goes on with the new weights, its context read anew, and keeps the version of its start.
         """
         self._land(0)
+        self._hand_over(len(self._ended))
         with self._ledger.spend("load"):
             copy_weights(self._model, weights)
             self._version = version
@@ -176,8 +185,10 @@ class LocalEngine:
         while self._queue or self._table.in_use:
             self._admit()
             self._prefill()
-            self._land(self._ahead)
-            self._land(self._ahead if self._decode() else 0)
+            if not self._ended:  # else some were left over, and will have prompts that can be read with these
+                self._land(self._ahead)
+                self._land(self._ahead if self._decode() else 0)
+            self._hand_over(max(self._portion, len(self._ended) // 2))
             await asyncio.sleep(0)
         self._land(0)
 
@@ -196,6 +207,7 @@ class LocalEngine:
         self._queue.clear()
         self._arrivals.clear()
         self._flights.clear()
+        self._ended.clear()
         self._table.clear()
         self._lanes.refresh()
 
@@ -209,6 +221,8 @@ class LocalEngine:
         if slot is not None and slot.request is request:
             if slot in self._arrivals:
                 self._arrivals.remove(slot)
+            if slot in self._ended:
+                self._ended.remove(slot)
             self._lanes.rest([slot.lane])
             self._table.vacate(slot)
         elif request in self._queue:
@@ -217,10 +231,11 @@ class LocalEngine:
     def _admit(self) -> None:
         """Seats waiting requests: first those whose session has a slot, then the others as they came."""
         waiting: list[Request] = []
+        reused = 0
         for request in self._queue:
             slot = self._table.find(request.session)
             if slot is not None and slot.request is None:
-                self._seat(slot, request)
+                reused += self._seat(slot, request)
             else:
                 waiting.append(request)
         self._queue.clear()
@@ -232,11 +247,12 @@ class LocalEngine:
                 self._queue.append(request)
             else:
                 self._table.give(slot, request.session)
-                self._seat(slot, request)
+                reused += self._seat(slot, request)
+        self._count(reused_tokens=reused)
 
-    def _seat(self, slot: Slot, request: Request) -> None:
-        self._count(reused_tokens=self._table.seat(slot, request))
+    def _seat(self, slot: Slot, request: Request) -> int:
         self._arrivals.append(slot)
+        return self._table.seat(slot, request)
 
     def _prefill(self) -> None:
         """Reads what the arrivals miss and samples the first token of each."""
@@ -244,17 +260,17 @@ class LocalEngine:
             return
         arrivals, self._arrivals = self._arrivals, []
         with self._spend("prefill"):
-            for loans in self._table.waves(arrivals):
-                self._lend([loan for loan in loans if loan.donor is not None])
-                for slot in (slots := [loan.slot for loan in loans]):
+            for wave in self._table.waves(arrivals):
+                self._lend(wave.loans)
+                for slot in wave.slots:
                     self._read_ahead(slot)
-                for batch in _batches(slots, self._settings.prefill_tokens, padded=self._lanes.pads):
+                for batch in _batches(wave.slots, self._settings.prefill_tokens, padded=self._lanes.pads):
                     self._begin(batch)
 
     def _lend(self, loans: Sequence[Loan]) -> None:
         if not loans:
             return
-        donors = [loan.donor.lane for loan in loans if loan.donor is not None]
+        donors = [loan.donor.lane for loan in loans]
         self._lanes.copy(donors, [loan.slot.lane for loan in loans], max(loan.length for loan in loans))
         for loan in loans:
             self._count(reused_tokens=loan.length - len(loan.slot.held))
@@ -266,7 +282,8 @@ class LocalEngine:
         while slot.count_missing() > budget:
             piece = slot.missing()[:budget]
             self._lanes.read([Feed(lane=slot.lane, start=len(slot.held), ids=piece)])
-            self._hold(slot, piece)
+            slot.held += piece
+            self._count(prefill_tokens=len(piece))
 
     def _begin(self, slots: Sequence[Slot]) -> None:
         """Reads the rest of these prompts in one forward and samples after each."""
@@ -274,13 +291,10 @@ class LocalEngine:
         samplings, drawn = [slot.turn.sampling for slot in slots], [len(slot.turn.ids) for slot in slots]
         answer = self._lanes.prefill(feeds, samplings, drawn, **_needs(slots))
         for slot, feed in zip(slots, feeds, strict=True):
-            self._hold(slot, feed.ids)
-        self._count(prefill_padding=self._lanes.count_padding(feeds))
+            slot.held += feed.ids
+        read = sum(len(feed.ids) for feed in feeds)
+        self._count(prefill_tokens=read, prefill_padding=self._lanes.count_padding(feeds))
         self._launch(slots, None, answer, decoded=False)
-
-    def _hold(self, slot: Slot, ids: Sequence[int]) -> None:
-        slot.held += ids
-        self._count(prefill_tokens=len(ids))
 
     def _decode(self) -> bool:
         """Samples one more token for every turn under way; False if there is none to sample."""
@@ -310,40 +324,39 @@ class LocalEngine:
         self._flights.append(_Flight(slots=list(slots), turns=turns, lanes=lanes, answer=answer, decoded=decoded))
 
     def _land(self, in_flight: int) -> None:
-        """Takes the tokens of all forwards but the newest `in_flight`, and hands over the turns that they end."""
+        """Takes the tokens of all forwards but the newest `in_flight`."""
         while len(self._flights) > in_flight:
             flight = self._flights.popleft()
             with self._spend("decode" if flight.decoded else "prefill"):
-                self._hand_over(self._take(flight))
+                self._take(flight)
 
-    def _take(self, flight: _Flight) -> list[Slot]:
-        """Adds the token that a forward sampled to each of its turns, and says which turns that ends."""
+    def _take(self, flight: _Flight) -> None:
+        """Adds the token that a forward sampled to each of its turns, and notes which turns that ends."""
         tokens, logprobs = flight.answer.wait()
         lanes = range(len(tokens)) if flight.lanes is None else flight.lanes
-        ended: list[Slot] = []
         taken, sum_of_logprobs = 0, 0.0
         for slot, turn, lane in zip(flight.slots, flight.turns, lanes, strict=True):
-            if slot.request is not turn:
+            if turn.ended or slot.request is not turn:
                 continue  # it ended, or was withdrawn, while the forward ran, and has no use for the token
             if flight.decoded:
                 slot.held.append(turn.ids[-1])
             if turn.version is None:
                 turn.version = self._version
             if turn.take(tokens[lane], logprobs[lane]):
-                ended.append(slot)
+                self._ended.append(slot)
             taken += 1
             sum_of_logprobs += logprobs[lane]
         if not math.isfinite(sum_of_logprobs):
             raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
         if flight.decoded:
             self._count(decode_tokens=taken, idle_lanes=len(flight.slots) - taken)
-        return ended
 
-    def _hand_over(self, ended: Sequence[Slot]) -> None:
-        """Gives the turns that are complete to whoever waits for them; their sessions keep their slots."""
-        if ended:
-            self._lanes.rest([slot.lane for slot in ended])
-        for slot in ended:
+    def _hand_over(self, most: int) -> None:
+        """Gives turns that are complete, at most so many, to whoever waits; their sessions keep their slots."""
+        slots = [self._ended.popleft() for _ in range(min(most, len(self._ended)))]
+        if slots:
+            self._lanes.rest([slot.lane for slot in slots])
+        for slot in slots:
             turn = slot.turn
             self._table.vacate(slot)
             turn.complete()
@@ -365,8 +378,7 @@ def _batches(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[li
     """Slots whose missing tokens fit the budget together; padded, like lengths lie side by side."""
     batch: list[Slot] = []
     tokens = 0
-    for slot in sorted(slots, key=Slot.count_missing):
-        width = slot.count_missing()
+    for width, slot in sorted(((slot.count_missing(), slot) for slot in slots), key=itemgetter(0)):
         tokens = (len(batch) + 1) * width if padded else tokens + width
         if batch and tokens > budget:
             yield batch

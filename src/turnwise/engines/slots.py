@@ -30,17 +30,20 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     launched: int = 0
     """Tokens that forwards were launched for, whether or not they have come back yet."""
+    ended: bool = False
+    """Whether its last token has come back."""
 
     @property
     def all_launched(self) -> bool:
         """Whether another forward could add nothing to the turn."""
-        return self.launched >= self.sampling.max_tokens
+        return self.ended or self.launched >= self.sampling.max_tokens
 
     def take(self, token: int, logprob: float) -> bool:
         """Adds a sampled token; True when it was the last."""
         self.ids.append(token)
         self.logprobs.append(logprob)
-        return token in self.sampling.stop_ids or len(self.ids) >= self.sampling.max_tokens
+        self.ended = token in self.sampling.stop_ids or len(self.ids) >= self.sampling.max_tokens
+        return self.ended
 
     def complete(self) -> None:
         """Hands the turn to whoever waits for it."""
@@ -93,9 +96,18 @@ class Loan:
     """What an arrival takes from another slot before it reads the rest itself."""
 
     slot: Slot
-    donor: Slot | None
+    donor: Slot
     length: int
     """The tokens the slot holds then, its own included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """Arrivals that can read at the same time, once what they borrow has been copied."""
+
+    slots: list[Slot]
+    loans: list[Loan]
+    """Of those among them that borrow anything."""
 
 
 class SlotTable:
@@ -142,28 +154,32 @@ class SlotTable:
         del slot.held[shared:]
         return shared
 
-    def waves(self, arrivals: Sequence[Slot]) -> list[list[Loan]]:
+    def waves(self, arrivals: Sequence[Slot]) -> list[Wave]:
         """Orders arrivals so that each may copy the longest start of its prompt that another slot holds by then.
 
         The members of a group, and all tasks under one system prompt, so read what they share only once.
         """
+        if all(map(_goes_on, arrivals)):
+            return [Wave(slots=list(arrivals), loans=[])]
         coming = set(arrivals)
         offers: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
         for slot in self.slots:
             first = _opening(slot.wanted() if slot in coming else slot.held)
             offers.setdefault(first, {})[slot] = slot.held
         wave_of: dict[Slot, int] = {}
-        waves: list[list[Loan]] = []
+        waves: list[Wave] = []
         for slot in arrivals:
             wanted = slot.wanted()
             alike = offers[_opening(wanted)]
-            loan = _borrow(slot, wanted, alike)
-            awaits_donor = loan.donor is not None and loan.length > len(loan.donor.held)
-            wave_of[slot] = wave = wave_of[loan.donor] + 1 if loan.donor and awaits_donor else 0
+            loan = None if _goes_on(slot) else _borrow(slot, wanted, alike)
+            awaits_donor = loan is not None and loan.length > len(loan.donor.held)
+            wave_of[slot] = wave = wave_of[loan.donor] + 1 if loan is not None and awaits_donor else 0
             alike[slot] = wanted
             if wave == len(waves):
-                waves.append([])
-            waves[wave].append(loan)
+                waves.append(Wave(slots=[], loans=[]))
+            waves[wave].slots.append(slot)
+            if loan is not None:
+                waves[wave].loans.append(loan)
         return waves
 
     def vacate(self, slot: Slot) -> None:
@@ -214,19 +230,22 @@ def _opening(ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(ids[:_LEAST_LOAN])
 
 
-def _borrow(slot: Slot, wanted: Sequence[int], offers: Mapping[Slot, list[int]]) -> Loan:
-    """The longest start of what a slot wants that it can have from others; a conversation that goes on needs none."""
-    loan = Loan(slot=slot, donor=None, length=len(slot.held))
-    if 2 * len(slot.held) >= len(wanted):
-        return loan
+def _goes_on(slot: Slot) -> bool:
+    """Whether a slot holds half of what it wants or more: a conversation that goes on, which need not borrow."""
+    return len(slot.held) >= slot.count_missing()
+
+
+def _borrow(slot: Slot, wanted: Sequence[int], offers: Mapping[Slot, list[int]]) -> Loan | None:
+    """The longest start of what a slot wants that it can have from others, if any has enough more than itself."""
+    loan, length = None, len(slot.held)
     for donor, offered in offers.items():
-        goal = loan.length + _LEAST_LOAN
+        goal = length + _LEAST_LOAN
         if goal >= len(wanted):
             break
         if len(offered) >= goal and offered[goal - 1] == wanted[goal - 1]:
-            length = min(shared_prefix(offered, wanted), len(wanted) - 1)
-            if length >= goal:
-                loan = Loan(slot=slot, donor=donor, length=length)
+            shared = min(shared_prefix(offered, wanted), len(wanted) - 1)
+            if shared >= goal:
+                loan, length = Loan(slot=slot, donor=donor, length=shared), shared
     return loan
 
 
