@@ -121,13 +121,13 @@ def _learn_by_the_package(model, groups):
         device=torch.device("cpu"),
     )
     gradients = {}
-    make_step = learner.optimizer.step
+    make_step = learner.optimizer.launch
 
     def keep_gradients(step):
         gradients.update({name: weight.grad.clone() for name, weight in model.named_parameters()})
         return make_step(step)
 
-    learner.optimizer.step = keep_gradients
+    learner.optimizer.launch = keep_gradients
     metrics = learner.update(groups, seed=0).metrics
     return metrics["policy/loss"], gradients, metrics
 

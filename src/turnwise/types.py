@@ -8,9 +8,9 @@ Invariant: the action mask is derived from which list a token sits in (`Turn.con
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -170,7 +170,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A stretch of tokens that trains in one piece. L = its length; every array has shape [L]."""
+    """Tokens that train in one piece, or several such rows end to end. L = its length; every array has shape [L]."""
 
     ids: npt.NDArray[np.int64]
     action_mask: npt.NDArray[np.bool_]
@@ -188,6 +188,10 @@ class Row:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, start: int, end: int) -> "Row":
+        """The tokens from `start` up to `end`."""
+        return Row(**{each.name: getattr(self, each.name)[start:end] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +244,9 @@ class Trajectory:
         An append-only episode of T turns is one row of O(T) tokens; each rewrite opens another. The tail ends the
         last row as context, so that a critic's word on it is of a state in which an action would have been chosen.
         """
-        starts = [i for i, turn in enumerate(self.turns) if turn.opens_row]
-        spans = pairwise([*starts, len(self.turns)])
-        return tuple(_row(self.turns, a, b, self.tail_ids if tail and b == len(self.turns) else ()) for a, b in spans)
+        rows = lay_out([self], tail=tail)
+        ends = accumulate(rows.lengths, initial=0)
+        return tuple(rows.every.part(start, end) for start, end in pairwise(ends))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,26 +257,63 @@ class Group:
     trajectories: tuple[Trajectory, ...]
 
 
-def _row(turns: Sequence[Turn], start: int, end: int, tail_ids: tuple[int, ...]) -> Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOf:
+    """The rows of some trajectories."""
+
+    every: Row
+    """All of them end to end, as if they were one."""
+    lengths: list[int]
+    prompts: list[int]
+    """How many tokens each opens with before its first action."""
+    owner: list[int]
+    """Whose each is, by its place among the trajectories."""
+
+
+def lay_out(trajectories: Sequence[Trajectory], *, tail: bool) -> RowsOf:
     """By whole stretches, a context or an action at a time: there are thousands of tokens to every step."""
-    played = turns[start:end]
-    stretches = [ids for turn in played for ids in (turn.context_ids, turn.action_ids)] + [tail_ids]
-    lengths = [len(ids) for ids in stretches]
-    total, last = sum(lengths), len(stretches) - 1
-    kinds = [*([False, True] * len(played)), False]
-    action = np.repeat(kinds, lengths)
+    stretches: list[tuple[int, ...]] = []
+    opens: list[int] = []
+    owner: list[int] = []
+    numbers: list[int] = []
+    actions: list[int] = []
+    tails: list[int] = []
+    for place, trajectory in enumerate(trajectories):
+        for number, turn in enumerate(trajectory.turns):
+            if turn.opens_row:
+                opens.append(len(stretches))
+                owner.append(place)
+            actions.append(len(stretches) + 1)
+            stretches += (turn.context_ids, turn.action_ids)
+            numbers += (number, number)
+        if tail and trajectory.tail_ids:
+            tails.append(len(stretches))
+            stretches.append(trajectory.tail_ids)
+            numbers.append(len(trajectory.turns))
+    lengths = np.fromiter(map(len, stretches), np.int64, len(stretches))  # [stretches], as `kind` and `end` are
+    kind = np.zeros((3, len(stretches)), np.bool_)  # is it an action, a prompt, a tail?
+    kind[0, actions], kind[1, opens], kind[2, tails] = True, True, True
+    action, prompt, behind = np.repeat(kind, lengths, axis=1)  # [L] each
+    end = lengths.cumsum()
+    total = int(lengths.sum())
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     logprobs = np.zeros(total, np.float32)
-    logprobs[action] = np.fromiter(chain.from_iterable(turn.logprobs for turn in played), np.float32)
+    logprobs[action] = np.fromiter(chain.from_iterable(turn.logprobs for turn in turns), np.float32)
     rewards = np.zeros(total, np.float64)
-    rewards[np.cumsum(lengths)[1:last:2] - 1] = [turn.reward for turn in played]
-    numbers = [number for number in range(start, end) for _ in range(2)] + [end]
-    place = np.arange(total)
-    return Row(
+    rewards[end[actions] - 1] = [turn.reward if turn.rewards else 0.0 for turn in turns]
+    every = Row(
         ids=np.fromiter(chain.from_iterable(stretches), np.int64, total),
         action_mask=action,
-        prompt_mask=place < lengths[0],
+        prompt_mask=prompt,
         logprobs=logprobs,
         rewards=rewards,
         turn_index=np.repeat(np.asarray(numbers, np.int64), lengths),
-        tail_mask=place >= total - lengths[last],
+        tail_mask=behind,
+    )
+    starts = (end - lengths)[opens]
+    return RowsOf(
+        every=every,
+        lengths=np.diff(starts, append=total).tolist(),
+        prompts=lengths[opens].tolist(),
+        owner=owner,
     )

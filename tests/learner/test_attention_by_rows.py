@@ -98,14 +98,14 @@ def test_rows_end_to_end_are_rows_alone(family):
 
 
 def test_positions_tell_how_rows_lie():
-    rows = describe_rows(torch.tensor([POSITIONS]))
+    rows = describe_rows(torch.tensor([POSITIONS]), torch.device("cpu"))
     assert rows["cu_seq_lens_q"].tolist() == [0, 7, 9, 10, 12, 13]
     assert rows["cu_seq_lens_k"].tolist() == [0, 7, 13, 18, 20, 21]
     seen = rows["seen_keys"].tolist()
     assert seen == [*range(7), *(0, 1, 2, 3, 7, 8), *(0, 1, 2, 3, 9), 10, 11, 12]
     assert [IDS[place] for place in seen] == [token for row in ROWS for token in row]
     assert rows["max_length_q"] >= 7
-    assert describe_rows(torch.tensor([[0, 1, 2, 0, 1]]))["seen_keys"] is None
+    assert describe_rows(torch.tensor([[0, 1, 2, 0, 1]]), torch.device("cpu"))["seen_keys"] is None
 
 
 def _flash(query, key, value, query_offsets, key_offsets, longest_query, longest_key, *, scale, window_size):

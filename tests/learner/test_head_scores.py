@@ -45,6 +45,22 @@ def _assert_same(found, expected, tolerance=1e-10):
 
 def _use_tiles(monkeypatch, tokens, logits):
     monkeypatch.setitem(head_module._TILE, "cpu", (tokens, logits))
+    monkeypatch.setattr(head_module, "_ALIGNED", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "most", "width"),
+    [
+        (49_152, 6_808, 6_144),
+        (49_152, 100_000, 49_152),
+        (50_257, 6_808, 6_336),
+        (11, 4, 11),
+        (300, 200, 192),
+        (300, 1, 64),
+    ],
+)
+def test_tiles_are_even_and_aligned(words, most, width):
+    assert head_module._width(words, most) == width
 
 
 @pytest.mark.parametrize("tile", [(100, 10_000), (4, 20), (3, 9), (1, 1)])

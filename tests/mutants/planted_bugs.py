@@ -5,10 +5,12 @@ proofs are those of tests/oracle, called as they are called there.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 import torch
 from claims import CLAIMS, prove
@@ -34,10 +36,11 @@ from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import Peers, normalise
 from turnwise.credit.turns import Turns
 from turnwise.learner.batch import Batch
+from turnwise.learner.learner import Learner
 from turnwise.learner.passes import Passes
 from turnwise.learner.score import Scores, hidden_states, score, trunk_of
 from turnwise.losses.settings import LossSettings
-from turnwise.types import Trajectory
+from turnwise.types import Row, lay_out
 
 BY_STEP = {"one row per step": LAYOUTS["one row per step"]}
 PACKED = {"packed": LAYOUTS["packed"]}
@@ -86,11 +89,19 @@ def _batch_of(change: Callable[[Batch, Batch], Batch]) -> Callable[[pytest.Monke
 def _rows(change) -> Callable[[pytest.MonkeyPatch], None]:
     """Changes every row that is laid out."""
 
-    def plant(patch):
-        real = Trajectory.rows
-        patch.setattr(Trajectory, "rows", lambda self, **settings: tuple(map(change, real(self, **settings))))
+    def lay_out_changed(trajectories, **settings):
+        rows = lay_out(trajectories, **settings)
+        ends = itertools.accumulate(rows.lengths, initial=0)
+        changed = [change(rows.every.part(start, end)) for start, end in itertools.pairwise(ends)]
+        names = [field.name for field in dataclasses.fields(rows.every)]
+        return replace(
+            rows,
+            every=Row(**{name: np.concatenate([getattr(row, name) for row in changed]) for name in names}),
+            lengths=[len(row) for row in changed],
+            prompts=[int(row.prompt_mask.sum()) for row in changed],
+        )
 
-    return plant
+    return _set(turnwise.learner.batch, "lay_out", lay_out_changed)
 
 
 def _set(owner: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
@@ -100,7 +111,7 @@ def _set(owner: object, name: str, value: object) -> Callable[[pytest.MonkeyPatc
 def _inverted(patch):
     _batch_of(lambda batch, unmasked: replace(batch, trained=unmasked.trained & ~batch.action))(patch)
     # A mean over sampled tokens would divide by zero: the gradient, and not a crash, shall give it away.
-    patch.setattr(turnwise.learner.learner, "_means", lambda totals, weights, sampled: {})
+    patch.setattr(Learner, "_measure", lambda self, optimizer, step: ({}, optimizer.settle(0, float(step.norm))))
 
 
 def _only_last_rows(patch):

@@ -14,7 +14,7 @@ from credit_reference import credit_by_hand
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.learner import Learner, LearnerSettings
-from turnwise.learner.optimizer import Optimizer, OptimizerStep
+from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.ranks import Ranks
 from turnwise.losses.settings import LossSettings
 from turnwise.oracle import TEMPERATURE, WORLDS, TableCritic, consult, wrong_values
@@ -29,11 +29,11 @@ class CatchingOptimizer(Optimizer):
 
     caught: torch.Tensor | None = None
 
-    def step(self, step):
+    def launch(self, step):
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         self.caught = torch.cat([gradient.flatten() for gradient in found])
         self._adam.zero_grad(set_to_none=True)
-        return OptimizerStep(grad_norm=float(self.caught.norm()), outcome="idle")
+        return self.caught.norm()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,9 @@ from torch import nn
 from torch.nn.attention import varlen
 from transformers import AttentionInterface, PreTrainedModel
 
+from turnwise.engines.device import send
 from turnwise.errors import ModelError
+from turnwise.learner.layout import count_on
 
 BY_ROWS = "turnwise_by_rows"
 """The name of this attention in transformers; having no mask function of that name, it is given no mask."""
@@ -43,7 +45,7 @@ class RowArguments(TypedDict):
     """Long: the keys of all pieces, piece after piece; None where each piece sees itself alone."""
 
 
-def describe_rows(positions: torch.Tensor) -> RowArguments:
+def describe_rows(positions: torch.Tensor, device: torch.device) -> RowArguments:
     """Reads off positions [1, W] where rows begin: at 0, or at p in a row that goes on from the last row's first p.
 
     Positions 0 1 2 3 | 2 3 4 | 0 1 are a row of four, one of five that shares its first two tokens, and one of two.
@@ -57,11 +59,11 @@ def describe_rows(positions: torch.Tensor) -> RowArguments:
     head = torch.where(shared == 0, start, 0).cummax(0).values  # [S]: where the row whose beginning it shares begins
     seen = _seen(start, length, head, shared) if shared.any() else None
     return {
-        "cu_seq_lens_q": _of_any_length(_offsets(length).to(positions.device)),
-        "cu_seq_lens_k": _of_any_length(_offsets(shared + length).to(positions.device)),
+        "cu_seq_lens_q": _of_any_length(send(_offsets(length), device)),
+        "cu_seq_lens_k": _of_any_length(send(_offsets(shared + length), device)),
         "max_length_q": _rounded(int(length.max())),
         "max_length_k": _rounded(int((shared + length).max())),
-        "seen_keys": None if seen is None else _of_any_length(seen.to(positions.device)),
+        "seen_keys": None if seen is None else _of_any_length(send(seen, device)),
     }
 
 
@@ -220,8 +222,8 @@ def _mask(own: int, seen: int, window: int | None, device: torch.device) -> torc
 
 def _seen(start: torch.Tensor, length: torch.Tensor, head: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
     """The keys of every piece, one after the other: the prompt it shares, then its own."""
-    spans = zip(start.tolist(), length.tolist(), head.tolist(), shared.tolist(), strict=True)
-    return torch.cat([torch.cat([torch.arange(h, h + p), torch.arange(s, s + n)]) for s, n, h, p in spans])
+    first, count = torch.stack((head, start), 1).flatten(), torch.stack((shared, length), 1).flatten()  # [2S]
+    return count_on(first, count)
 
 
 def _offsets(length: torch.Tensor) -> torch.Tensor:

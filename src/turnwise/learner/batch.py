@@ -5,19 +5,19 @@ flat tensor [L] and a mask is all it takes to choose tokens. The token at positi
 Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from turnwise.credit.base import Episodes
-from turnwise.learner.layout import MicroBatch, Rows, pack, pad
+from turnwise.learner.layout import MicroBatch, MicroBatches, Rows, pack, pad
 from turnwise.losses.aggregate import Aggregation, token_weights
-from turnwise.types import Group, StopReason, Trajectory
+from turnwise.types import Group, StopReason, Trajectory, lay_out
 
 PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
 """For each trajectory, for each of its turns, one number per action token."""
@@ -83,31 +83,29 @@ class Batch:
         """
         given = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
         kept = [(place, number, t) for place, (number, t) in enumerate(given) if _trainable(t)]
-        rows = [(index, row) for index, (_, _, t) in enumerate(kept) for row in t.rows(tail=tails)]
-        assert all(row.prompt_mask[0] for _, row in rows), "a row opens with a prompt: its first action needs a state"
-        lengths = [len(row) for _, row in rows]
-        length = torch.tensor(lengths, dtype=torch.long)  # [R]
-        row_trajectory = torch.tensor([index for index, _ in rows], dtype=torch.long)  # [R]
-        action = _join([row.action_mask for _, row in rows], np.bool_)  # [L]
-        tail = _join([row.tail_mask for _, row in rows], np.bool_)  # [L]
-        played = ~(tail | _join([row.prompt_mask for _, row in rows], np.bool_))  # [L]
-        turn = _join([row.turn_index for _, row in rows], np.int64)  # [L]
-        trajectory = row_trajectory.repeat_interleave(length)  # [L]
+        rows = lay_out([t for _, _, t in kept], tail=tails)
+        assert all(rows.prompts), "a row opens with a prompt: its first action needs a state"
+        row = torch.from_numpy(np.repeat(np.arange(len(rows.lengths)), rows.lengths))  # [L]
+        row_trajectory = torch.tensor(rows.owner, dtype=torch.long)  # [R]
+        trajectory = row_trajectory[row]  # [L]
+        action, tail = torch.from_numpy(rows.every.action_mask), torch.from_numpy(rows.every.tail_mask)  # [L]
+        played = ~(tail | torch.from_numpy(rows.every.prompt_mask))  # [L]
+        turn = torch.from_numpy(rows.every.turn_index)  # [L]
         failed = sum(t.stop is StopReason.ENV_FAILED for _, t in given)
         return cls(
-            ids=_join([row.ids for _, row in rows], np.int64),
+            ids=torch.from_numpy(rows.every.ids),
             action=action,
             credited=action if advantage_mask else played,
             trained=action if action_mask else played,
             tail=tail,
-            logprob=_join([row.logprobs for _, row in rows], np.float32),
-            reward=_join([row.rewards for _, row in rows], np.float64),
+            logprob=torch.from_numpy(rows.every.logprobs),
+            reward=torch.from_numpy(rows.every.rewards),
             turn=turn,
             state=_states([(number, t) for _, number, t in kept], trajectory, turn),
-            row=torch.arange(len(rows)).repeat_interleave(length),
+            row=row,
             trajectory=trajectory,
-            row_start=tuple(np.cumsum([0, *lengths]).tolist()),
-            row_prompt=tuple(int(row.prompt_mask.sum()) for _, row in rows),
+            row_start=tuple(itertools.accumulate(rows.lengths, initial=0)),
+            row_prompt=tuple(rows.prompts),
             row_trajectory=row_trajectory,
             group=torch.tensor([number for _, number, _ in kept], dtype=torch.long),
             truncated=torch.tensor([t.stop.truncated for _, _, t in kept], dtype=torch.bool),
@@ -130,15 +128,16 @@ class Batch:
         if state_value is not None:
             last = torch.bincount(self.trajectory, minlength=len(self.group)).cumsum(0) - 1  # [T]
             final_value = state_value[last]  # [T]
+        seen = self.credited.nonzero().flatten()  # [N]
         return Episodes(
-            reward=reward[self.credited],
-            trajectory=self.trajectory[self.credited],
-            turn=self.turn[self.credited],
+            reward=reward[seen],
+            trajectory=self.trajectory[seen],
+            turn=self.turn[seen],
             group=self.group,
             truncated=self.truncated,
-            value=None if state_value is None else chosen_in(state_value)[self.credited],
+            value=None if state_value is None else chosen_in(state_value)[seen],
             final_value=final_value,
-            state=None if self.state is None else self.state[self.credited],
+            state=None if self.state is None else self.state[seen],
         )
 
     def spread(self, per_credited: torch.Tensor) -> torch.Tensor:
@@ -148,6 +147,8 @@ class Batch:
         the next credited token is in the same row, and for what was read before a turn it is the turn's first action.
         """
         before = self.credited.cumsum(0) - self.credited.long()  # [L]: credited tokens before this one
+        if not self.tail.any():
+            return per_credited[before]
         return per_credited[before.masked_fill(self.tail, 0)].masked_fill(self.tail, 0)  # [L]
 
     def weights(
@@ -159,12 +160,14 @@ class Batch:
         among: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """[L] float: what each trained token of a mini-batch weighs in its loss, or of those `among` these [L]."""
-        theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
-        theirs[torch.tensor(rows, dtype=torch.long)] = True
-        chosen = self.trained & theirs[self.row]  # [L]
-        chosen = chosen if among is None else chosen & among
+        chosen = self.trained if among is None else self.trained & among  # [L]
+        if len(rows) < self.rows:
+            theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
+            theirs[torch.tensor(rows, dtype=torch.long)] = True
+            chosen = chosen & theirs[self.row]
+        token = chosen.nonzero().flatten()
         weights = torch.zeros(len(self.ids))  # [L]
-        weights[chosen] = token_weights(self.trajectory[chosen], mode, fixed_length=fixed_length)
+        weights[token] = token_weights(self.trajectory[token], mode, fixed_length=fixed_length)
         return weights
 
     def minibatches(self, count: int, seed: int) -> list[list[int]]:
@@ -179,6 +182,8 @@ class Batch:
 
         No row is in two shares, none is in no share, and none is added to make shares even; a share may be empty.
         """
+        if world == 1:
+            return sorted(rows)
         loads = [0] * world
         mine: list[int] = []
         for unit in sorted(self._by_trajectory(rows), key=lambda unit: (-self._tokens(unit), unit)):
@@ -196,7 +201,7 @@ class Batch:
         packing: bool = False,
         share_prompts: bool = False,
         whole_trajectories: bool = False,
-    ) -> list[MicroBatch]:
+    ) -> MicroBatches:
         """Puts rows of like length together, longest first, at most `token_budget` tokens (padding counts) at a time.
 
         `select` [L] says which tokens are asked about, the trained ones by default. Packed, rows lie end to end, and
@@ -213,12 +218,13 @@ class Batch:
         size = _Size()
         for unit in self._longest_first(units, leader):
             lengths = [(self._length(row), self.row_prompt[row], leader[row]) for row in unit]
-            if not packs or size.grown(lengths).count(packing=packing) > token_budget:
-                packs.append([])
-                size = _Size()
-            packs[-1] += unit
             size = size.grown(lengths)
-        return [self._lay_out(rows, select, leader if packing else None) for rows in packs]
+            if not packs or size.count(packing=packing) > token_budget:
+                packs.append([])
+                size = _Size().grown(lengths)
+            packs[-1] += unit
+        leaders = leader if packing else None
+        return MicroBatches(functools.partial(self._lay_out, rows, select, leaders) for rows in packs)
 
     def _longest_first(self, units: Sequence[list[int]], leader: Mapping[int, int]) -> list[list[int]]:
         """Units of rows by length, where those with one leader stay together and count as long as their longest."""
@@ -233,11 +239,12 @@ class Batch:
 
     def _leaders(self, rows: Iterable[int]) -> dict[int, int]:
         """For each row, the first of them with the same prompt, where that is long enough to be worth sharing."""
+        ids = self.ids.numpy()  # [L]
         first: dict[bytes, int] = {}
         leader: dict[int, int] = {}
         for row in rows:
             start, length = self.row_start[row], self.row_prompt[row]
-            prompt = self.ids[start : start + length].numpy().tobytes()
+            prompt = ids[start : start + length].tobytes()
             leader[row] = first.setdefault(prompt, row) if length >= _SHORT_PROMPT else row
         return leader
 
@@ -269,8 +276,9 @@ class Batch:
 
     def by_turn(self, per_token: torch.Tensor) -> PerTurn:
         """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
-        values: list[float] = per_token[self.action].tolist()
-        turns = self.turn[self.action] + self.trajectory[self.action] * (len(self.ids) + 1)  # [actions]
+        acted = self.action.nonzero().flatten()  # [actions]
+        values: list[float] = per_token[acted].tolist()
+        turns = self.turn[acted] + self.trajectory[acted] * (len(self.ids) + 1)  # [actions]
         result: list[list[tuple[float, ...]]] = [[] for _ in range(self.given)]
         keys, counts = torch.unique_consecutive(turns, return_counts=True)
         start = 0
@@ -299,6 +307,8 @@ def _states(
     kept: Sequence[tuple[int, Trajectory]], trajectory: torch.Tensor, turn: torch.Tensor
 ) -> torch.Tensor | None:
     """The state [L] each token's turn was played in, a number for every key within its group; −1 without a key."""
+    if all(move.state_key is None for _, played in kept for move in played.turns):
+        return None
     numbers: dict[tuple[int, str], int] = {}
     known: list[int] = []
     first: list[int] = []
@@ -307,8 +317,6 @@ def _states(
         for key in (move.state_key for move in played.turns):
             known.append(-1 if key is None else numbers.setdefault((group, key), len(numbers)))
         known.append(-1)  # of the turn never taken, which a tail would have opened
-    if not numbers:
-        return None
     return torch.tensor(known)[torch.tensor(first)[trajectory] + turn]  # [L]
 
 
@@ -346,9 +354,3 @@ def _owners(rows: Sequence[int], leader: Mapping[int, int]) -> list[int]:
 
 def _trainable(trajectory: Trajectory) -> bool:
     return trajectory.stop is not StopReason.ENV_FAILED and bool(trajectory.turns)
-
-
-def _join(
-    arrays: Sequence[npt.NDArray[np.generic]], dtype: type[np.bool_ | np.int64 | np.float32 | np.float64]
-) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate([np.empty(0, dtype), *arrays]))

@@ -12,6 +12,7 @@ from torch import nn
 from turnwise.credit.base import Credit
 from turnwise.credit.estimate import CreditSettings, estimate
 from turnwise.credit.statistics import compare_with_group
+from turnwise.engines.device import send
 from turnwise.learner.batch import Batch, chosen_in
 from turnwise.learner.critic import Critic
 from turnwise.learner.passes import Passes
@@ -43,7 +44,7 @@ class Labels:
     """How often a token counts in the policy's loss, to make up for a sampler that is not the learner; None: once."""
 
     def to(self, device: torch.device) -> "Labels":
-        return Labels(**{name: tensor.to(device) for name, tensor in self._present().items()})
+        return Labels(**{name: send(tensor, device) for name, tensor in self._present().items()})
 
     def at(self, token: torch.Tensor) -> "Labels":
         """Of the tokens at these flat indices [m]."""
@@ -132,7 +133,8 @@ def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None
         "credit/advantage_std": float(credit.advantage.std(correction=0)),
     }
     # What was paid, not what is left of it after a KL penalty: two equal returns teach nothing either way.
-    paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory, batch.reward)  # [T]
+    when = batch.reward.nonzero().flatten()
+    paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory[when], batch.reward[when])  # [T]
     peers = compare_with_group(paid, batch.group)
     share_of_group = 1 / peers.size  # [T]
     several = peers.size > 1  # [T]

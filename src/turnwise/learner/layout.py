@@ -6,9 +6,12 @@ opens; where they fall back to p > 0, a row goes on from the first p tokens of t
 Shapes: m tokens selected in a micro-batch, which is B rows padded to W, or W tokens of rows end to end (B = 1).
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+
+from turnwise.engines.device import send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +21,8 @@ class MicroBatch:
     ids: torch.Tensor
     """[B, W] long: padded with 0, which no real token can see, since attention looks back only."""
     positions: torch.Tensor | None
-    """[1, W] long: how far each token is into its own row, where rows lie end to end; None where they are padded."""
+    """[1, W] long: how far each token is into its own row, where rows lie end to end; None where they are padded. It
+    stays on the host, which reads off it where rows begin."""
     position: torch.Tensor
     """[m] long: where each selected token sits in `ids.flatten()`."""
     before: torch.Tensor
@@ -33,15 +37,32 @@ class MicroBatch:
     """How many tokens of its rows are not in `ids`, because they are in another row's prompt."""
 
     def to(self, device: torch.device) -> "MicroBatch":
+        """On a device, which is not waited for: it may still be busy with the micro-batch before."""
         return replace(
             self,
-            ids=self.ids.to(device),
-            positions=None if self.positions is None else self.positions.to(device),
-            position=self.position.to(device),
-            before=self.before.to(device),
-            token=self.token.to(device),
-            target=self.target.to(device),
+            ids=send(self.ids, device),
+            position=send(self.position, device),
+            before=send(self.before, device),
+            token=send(self.token, device),
+            target=send(self.target, device),
         )
+
+
+class MicroBatches:
+    """Micro-batches in order, each laid out when it is first come to: a device can be at one while the next is made."""
+
+    def __init__(self, recipes: Iterable[Callable[[], MicroBatch]]) -> None:
+        self._recipes = list(recipes)
+        self._made: list[MicroBatch] = []
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        for place, make in enumerate(self._recipes):
+            if place == len(self._made):
+                self._made.append(make())
+            yield self._made[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +77,7 @@ class Rows:
     def spell_out(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Every token of the rows, row after row: its place in the flat tensors, and which row it is of."""
         row = torch.arange(len(self.start)).repeat_interleave(self.length)
-        return _count_on(self.start, self.length), row
+        return count_on(self.start, self.length), row
 
 
 def pad(ids: torch.Tensor, rows: Rows, select: torch.Tensor) -> MicroBatch:
@@ -65,7 +86,8 @@ def pad(ids: torch.Tensor, rows: Rows, select: torch.Tensor) -> MicroBatch:
     place, row = rows.spell_out()
     padded = torch.zeros(len(rows.start), width, dtype=ids.dtype)  # [B, W]
     padded[row, place - rows.start[row]] = ids[place]
-    token, of = place[select[place]], row[select[place]]  # [m]
+    asked = select[place].nonzero().flatten()  # [m]
+    token, of = place[asked], row[asked]  # [m]
     position = of * width + token - rows.start[of]  # [m]
     return MicroBatch(
         ids=padded,
@@ -89,16 +111,17 @@ def pack(ids: torch.Tensor, rows: Rows, select: torch.Tensor, owner: torch.Tenso
     kept = rows.length - skipped  # [R]
     begin = kept.cumsum(0) - kept  # [R]: where what is kept of a row begins
     place, row = rows.spell_out()
-    token, of = place[select[place]], row[select[place]]  # [m]
+    asked = select[place].nonzero().flatten()  # [m]
+    token, of = place[asked], row[asked]  # [m]
     offset = token - rows.start[of]  # [m]
 
     def find(offset: torch.Tensor) -> torch.Tensor:
         return torch.where(offset < skipped[of], begin[owner[of]], begin[of] - skipped[of]) + offset
 
-    laid_out = ids[_count_on(rows.start + skipped, kept)]  # [W]
+    laid_out = ids[count_on(rows.start + skipped, kept)]  # [W]
     return MicroBatch(
         ids=laid_out[None],
-        positions=_count_on(skipped, kept)[None],
+        positions=count_on(skipped, kept)[None],
         position=find(offset),
         before=find(offset - 1),
         token=token,
@@ -108,7 +131,7 @@ def pack(ids: torch.Tensor, rows: Rows, select: torch.Tensor, owner: torch.Tenso
     )
 
 
-def _count_on(first: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+def count_on(first: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """Stretches of numbers that go up by one, end to end: from 5 for 3 and from 0 for 2 is 5 6 7 0 1."""
     begin = length.cumsum(0) - length
     return (first - begin).repeat_interleave(length) + torch.arange(int(length.sum()))

@@ -18,13 +18,13 @@ from pydantic import Field
 from torch import nn
 
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.device import on_one_thread
+from turnwise.engines.device import on_one_thread, send
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.critic import Critic, CriticSettings
 from turnwise.learner.labels import Labels, label
 from turnwise.learner.layers import Compiled, require_layers
-from turnwise.learner.layout import MicroBatch
+from turnwise.learner.layout import MicroBatch, MicroBatches
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings, OptimizerStep
 from turnwise.learner.passes import Packing, Passes, choose_packing, mode, seeded
@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOSSES = ("policy/loss", "policy/surrogate_loss", "critic/loss")
+
 Measured: TypeAlias = tuple[dict[str, float], OptimizerStep]
 """The metrics of one mini-batch, and what became of its optimizer step."""
+Figures: TypeAlias = dict[str, torch.Tensor]
+"""Sums over a mini-batch and the like, [] each: on a GPU, not known to the host before they are fetched."""
 
 
 class LearnerSettings(Settings):
@@ -81,13 +85,39 @@ class Update:
 class _Part:
     """A mini-batch as one rank sees it: its own micro-batches, and weights [L] that are of every rank's."""
 
-    micros: list[MicroBatch]
+    micros: MicroBatches
     weights: torch.Tensor
     """[L] float: what each trained token weighs in the policy's loss."""
     value_weights: torch.Tensor | None
     """[L] float: and in the critic's, which may be taught at some of them alone; None without one."""
     sampler_logprob: torch.Tensor
     """[L] float: zero where nothing was sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
+    """A step that was launched, and what it measures."""
+
+    sums: Figures
+    """This rank's share of sums over the mini-batch, by metric."""
+    peaks: Figures
+    """The largest that this rank saw, by metric."""
+    norm: torch.Tensor
+    """[]: of the gradient."""
+    weight: torch.Tensor
+    """[]: of all trained tokens together."""
+    sampled_weight: torch.Tensor
+    """[]: of those among them that were sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Epochs:
+    """All steps of an update, launched: what is known of it on the host is what has yet to be fetched."""
+
+    policy: list[_Launched]
+    critic: list[_Launched]
+    micros: list[MicroBatch]
+    warming_up: bool
 
 
 class Learner:
@@ -167,6 +197,7 @@ class Learner:
         self._require_agreement(batch)
         metrics = batch.metrics() | {"optim/lr": self.optimizer.lr(self.version)}
         advantage = torch.zeros(len(batch.ids))  # [L]
+        epochs = None
         if batch.rows:
             labels, credited = label(
                 batch,
@@ -178,9 +209,12 @@ class Learner:
                 loss=self.loss,
             )
             advantage = labels.advantage
-            metrics |= credited | self._learn(batch, labels.to(self._device), seed)
+            metrics |= credited
+            epochs = self._learn(batch, labels.to(self._device), seed)
+        advantages = batch.by_turn(advantage)  # a GPU is still learning
+        metrics |= {} if epochs is None else self._settle(epochs)
         self.version += 1
-        return Update(metrics=metrics, advantages=batch.by_turn(advantage))
+        return Update(metrics=metrics, advantages=advantages)
 
     def _accounted(self) -> AbstractContextManager[None]:
         ledger = self.passes.ledger
@@ -189,29 +223,33 @@ class Learner:
     def _modules(self) -> list[nn.Module]:
         return [module for module in (self.model, self.critic) if module is not None]
 
-    def _learn(self, batch: Batch, labels: Labels, seed: int) -> dict[str, float]:
+    def _learn(self, batch: Batch, labels: Labels, seed: int) -> _Epochs:
         """Epochs of mini-batches, each one step of the policy and one of the critic."""
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
-        policy: list[Measured] = []
-        critic: list[Measured] = []
-        micros: list[MicroBatch] = []
+        epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up)
         dropout = derive_seed(seed, "dropout", self._ranks.rank)
         with self.passes.running(*self._modules(), training=True), seeded(dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
                     part = self._prepare(batch, rows, labels)
-                    micros += part.micros
                     if not warming_up:
-                        policy.append(self._policy_step(part, labels))
+                        epochs.policy.append(self._policy_step(part, labels))
                     if self.critic is not None:
-                        critic.append(self._critic_step(part, labels))
-        metrics = self._read(micros) | _summarise("policy", policy)
+                        epochs.critic.append(self._critic_step(part, labels))
+                    epochs.micros.extend(part.micros)
+        return epochs
+
+    def _settle(self, epochs: _Epochs) -> dict[str, float]:
+        """Waits for all steps, and says in metrics what they did."""
+        policy = [self._measure(self.optimizer, step) for step in epochs.policy]
+        metrics = self._read(epochs.micros) | _summarise("policy", policy)
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
         if self.critic_optimizer is not None:
-            metrics |= _summarise("critic", critic)
-            metrics |= {"critic/lr": self.critic_optimizer.lr(self.version), "critic/warming_up": float(warming_up)}
+            metrics |= _summarise("critic", [self._measure(self.critic_optimizer, step) for step in epochs.critic])
+            metrics["critic/lr"] = self.critic_optimizer.lr(self.version)
+            metrics["critic/warming_up"] = float(epochs.warming_up)
         return metrics
 
     def _prepare(self, batch: Batch, rows: Sequence[int], labels: Labels) -> _Part:
@@ -220,15 +258,15 @@ class Learner:
         value_weights = None
         if self.critic is not None:
             read = None if labels.value_mask is None else labels.value_mask.cpu()  # [L]
-            value_weights = batch.weights(rows, aggregation, fixed_length=length, among=read).to(self._device)
+            value_weights = send(batch.weights(rows, aggregation, fixed_length=length, among=read), self._device)
         return _Part(
             micros=self.passes.micro_batches(batch, rows=rows, whole_trajectories=self.loss.ratio == "trajectory"),
-            weights=batch.weights(rows, aggregation, fixed_length=length).to(self._device),
+            weights=send(batch.weights(rows, aggregation, fixed_length=length), self._device),
             value_weights=value_weights,
-            sampler_logprob=batch.logprob.to(self._device),
+            sampler_logprob=send(batch.logprob, self._device),
         )
 
-    def _policy_step(self, part: _Part, labels: Labels) -> Measured:
+    def _policy_step(self, part: _Part, labels: Labels) -> _Launched:
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in part.micros):
@@ -243,12 +281,15 @@ class Learner:
             for name, measure in (measures | {"policy/sampler_gap": gap}).items():
                 totals[name] = totals.get(name, 0) + (weight * measure).sum()
         self._ranks.sum_gradients(self.model)
-        step = self.optimizer.step(self.version)
-        found = _add_up(self._ranks.gather({name: float(total) for name, total in totals.items()}))
-        means = _means(found, part.weights, sampled=labels.sampled)
-        return means | {"policy/sampler_gap_max": max(self._ranks.gather(float(widest)))}, step
+        return _Launched(
+            sums=totals,
+            peaks={"policy/sampler_gap_max": widest},
+            norm=self.optimizer.launch(self.version),
+            weight=part.weights.sum(),
+            sampled_weight=(part.weights * labels.sampled).sum(),
+        )
 
-    def _critic_step(self, part: _Part, labels: Labels) -> Measured:
+    def _critic_step(self, part: _Part, labels: Labels) -> _Launched:
         assert self.critic is not None
         assert self.critic_optimizer is not None
         assert part.value_weights is not None
@@ -261,8 +302,27 @@ class Learner:
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
         self._ranks.sum_gradients(self.critic)
-        step = self.critic_optimizer.step(self.version)
-        return {"critic/loss": sum(self._ranks.gather(float(total)))}, step
+        return _Launched(
+            sums={"critic/loss": total},
+            peaks={},
+            norm=self.critic_optimizer.launch(self.version),
+            weight=part.value_weights.sum(),
+            sampled_weight=(part.value_weights * labels.sampled).sum(),
+        )
+
+    def _measure(self, optimizer: Optimizer, launched: _Launched) -> Measured:
+        """Fetches what a step measured, on all ranks, and what became of it."""
+        figures = {"norm": launched.norm, "every": launched.weight, "sampled": launched.sampled_weight}
+        sums, peaks, own = _fetch(launched.sums, launched.peaks, figures)
+        step = optimizer.settle(self.version, own["norm"])
+        measures: dict[str, float] = {}
+        for name, total in _add_up(self._ranks.gather(sums)).items():
+            weight = own["sampled" if name == "policy/sampler_gap" else "every"]
+            # Losses are sums, as their gradients are; others are means, whether or not the weights sum to one.
+            measures[name] = total if name in _LOSSES else total / weight
+        for of_rank in self._ranks.gather(peaks):
+            measures |= {name: max(peak, measures.get(name, peak)) for name, peak in of_rank.items()}
+        return measures, step
 
     def _read(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
         """What of all that models read was padding, and what of the rows they were spared."""
@@ -337,11 +397,11 @@ def _add_up(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def _means(totals: Mapping[str, float], weights: torch.Tensor, sampled: torch.Tensor) -> dict[str, float]:
-    """Losses are sums, as their gradients are; other measures are means, whether or not the weights [L] sum to one."""
-    every, of_sampled = float(weights.sum()), float((weights * sampled).sum())
-    divisors = {"policy/loss": 1.0, "policy/surrogate_loss": 1.0, "policy/sampler_gap": of_sampled}
-    return {name: total / divisors.get(name, every) for name, total in totals.items()}
+def _fetch(*several: Figures) -> list[dict[str, float]]:
+    """What is on the device, all in one go: to ask for one after the other would be to wait for each."""
+    values = torch.stack([figure.double() for figures in several for figure in figures.values()]).tolist()
+    left = iter(values)
+    return [{name: next(left) for name in figures} for figures in several]
 
 
 def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:

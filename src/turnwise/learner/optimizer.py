@@ -79,6 +79,9 @@ class Optimizer:
         self.total_steps = total_steps
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._masters = [_master(p) for p in self._parameters]
+        pairs = zip(self._parameters, self._masters, strict=True)
+        self._rounded = [(parameter, master) for parameter, master in pairs if master is not parameter]
+        """The weights that have a master, each with it."""
         self._skipped_in_a_row = 0
         self._adam = torch.optim.AdamW(
             [
@@ -96,11 +99,30 @@ class Optimizer:
 
     def step(self, step: int) -> OptimizerStep:
         """Applies the gradients at the rate of this step of the schedule."""
+        return self.settle(step, float(self.launch(step)))
+
+    def launch(self, step: int) -> torch.Tensor:
+        """Has the gradients applied, if they are finite and not all zero, and cleared; their norm [] is for `settle`.
+
+        Nothing is waited for: a GPU decides by itself.
+        """
         limit = self.settings.max_grad_norm
-        for parameter, master in self._rounded():
-            master.grad = None if parameter.grad is None else parameter.grad.to(master.dtype)
-            parameter.grad = None
-        norm = float(nn.utils.clip_grad_norm_(self._masters, math.inf if limit is None else limit))
+        self._take_gradients()
+        norm = nn.utils.clip_grad_norm_(self._masters, math.inf if limit is None else limit)
+        for group in self._adam.param_groups:
+            group["lr"] = self.lr(step)
+        useless = ~norm.isfinite() | (norm == 0)
+        self._adam.found_inf = useless.float()  # type: ignore[attr-defined]  # fused steps ask; none is taken at 1
+        self._adam.step()
+        if self._rounded:
+            parameters, masters = zip(*self._rounded, strict=True)
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, masters)
+        self._adam.zero_grad(set_to_none=True)
+        return norm
+
+    def settle(self, step: int, norm: float) -> OptimizerStep:
+        """Takes note of what a step that was launched came to, by the norm of its gradient; to be called in order."""
         outcome: Literal["taken", "idle", "skipped"] = "taken" if norm > 0 else "idle"
         if not math.isfinite(norm):
             outcome = "skipped"
@@ -108,14 +130,6 @@ class Optimizer:
             logger.warning("step %d skipped: the norm of its gradient is %s", step, norm)
         else:
             self._skipped_in_a_row = 0
-        if outcome == "taken":
-            for group in self._adam.param_groups:
-                group["lr"] = self.lr(step)
-            self._adam.step()
-            with torch.no_grad():
-                for parameter, master in self._rounded():
-                    parameter.copy_(master)
-        self._adam.zero_grad(set_to_none=True)
         if self._skipped_in_a_row >= _PATIENCE:
             raise TurnwiseError(
                 f"training has diverged: {_PATIENCE} gradients in a row are not finite (step {step}); "
@@ -123,14 +137,21 @@ class Optimizer:
             )
         return OptimizerStep(grad_norm=norm, outcome=outcome)
 
-    def _rounded(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """The weights that have a master, each with it."""
-        pairs = zip(self._parameters, self._masters, strict=True)
-        return [(parameter, master) for parameter, master in pairs if master is not parameter]
+    def _take_gradients(self) -> None:
+        """Gives masters the gradients of the weights that are rounded copies of them."""
+        given: list[torch.Tensor] = []
+        taken: list[torch.Tensor] = []
+        for parameter, master in self._rounded:
+            if parameter.grad is not None:
+                given.append(parameter.grad)
+                taken.append(torch.empty_like(master))
+                parameter.grad, master.grad = None, taken[-1]
+        if given:
+            torch._foreach_copy_(taken, given)
 
     def state_dict(self) -> dict[str, object]:
         state: dict[str, object] = {"adam": self._adam.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}
-        masters = [master for _, master in self._rounded()]
+        masters = [master for _, master in self._rounded]
         return state | ({"masters": masters} if masters else {})
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -143,7 +164,7 @@ class Optimizer:
         self._skipped_in_a_row = skipped
         if masters:
             with torch.no_grad():
-                for (_, master), saved in zip(self._rounded(), masters, strict=True):
+                for (_, master), saved in zip(self._rounded, masters, strict=True):
                     master.copy_(saved)
 
 

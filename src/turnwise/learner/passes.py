@@ -3,7 +3,7 @@
 Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ from turnwise.learner.attention import attending_by_rows
 from turnwise.learner.batch import Batch
 from turnwise.learner.critic import Critic
 from turnwise.learner.layers import Compiled, recomputing
-from turnwise.learner.layout import MicroBatch
+from turnwise.learner.layout import MicroBatches
 from turnwise.learner.ranks import ALONE, Ranks
 from turnwise.learner.score import can_attend_by_rows, score
 
@@ -88,7 +88,7 @@ class Passes:
         rows: Iterable[int] | None = None,
         select: torch.Tensor | None = None,
         whole_trajectories: bool = False,
-    ) -> list[MicroBatch]:
+    ) -> MicroBatches:
         """This rank's share of rows, laid out; `select` [L] says which tokens are asked about."""
         return batch.micro_batches(
             self.token_budget,
@@ -101,25 +101,34 @@ class Passes:
 
     def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
         """Of the selected tokens; zero elsewhere [L]."""
-        logprob = torch.zeros(len(batch.ids))  # [L]
         with self._accounted(), torch.no_grad(), self.running(model, training=False):
+            found = []
             for micro in self.micro_batches(batch, select=select):
                 with self.precision():
                     scores = score(model, micro.to(self.device), self.temperature, entropy=False)
-                logprob[micro.token] = scores.logprob.float().cpu()
-        return self.ranks.sum_(logprob)
+                found.append((micro.token, scores.logprob.float()))
+            return self._collect(found, len(batch.ids), torch.float)
 
     def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
         """The critic's word on the state after each token, in double for the estimators [L]."""
-        value = torch.zeros(len(batch.ids), dtype=torch.double)  # [L]
         every = torch.ones_like(batch.action)  # [L]
         with self._accounted(), torch.no_grad(), self.running(critic, training=False):
+            found = []
             for micro in self.micro_batches(batch, select=every):
                 there = micro.to(self.device)
                 with self.precision():
-                    after = critic(there.ids, there.positions).flatten().cpu()  # [B·W]
-                value[micro.token] = after[micro.position].double()
-        return self.ranks.sum_(value)
+                    after = critic(there.ids, there.positions).flatten()  # [B·W]
+                found.append((micro.token, after[there.position]))
+            return self._collect(found, len(batch.ids), torch.double)
+
+    def _collect(
+        self, found: Sequence[tuple[torch.Tensor, torch.Tensor]], length: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """What was found of tokens at flat indices, [m] each, as one tensor [L] on the host; zero elsewhere."""
+        every = torch.zeros(length, dtype=dtype)  # [L]
+        for token, value in found:  # only now: to wait for one micro-batch is not to have begun the next
+            every[token] = value.to(dtype).cpu()
+        return self.ranks.sum_(every)
 
     def _accounted(self) -> AbstractContextManager[None]:
         return nullcontext() if self.ledger is None else self.ledger.spend("logprobs")
@@ -128,14 +137,14 @@ class Passes:
 @contextmanager
 def mode(*modules: nn.Module, training: bool) -> Iterator[None]:
     """Within it the modules train or evaluate; dropout and gradient checkpointing ask."""
-    before = [module.training for module in modules]
-    for module in modules:
-        module.train(training)
+    others = [inner for module in modules for inner in module.modules() if inner.training is not training]
     try:
+        for inner in others:
+            inner.training = training
         yield
     finally:
-        for module, was in zip(modules, before, strict=True):
-            module.train(was)
+        for inner in others:
+            inner.training = not training
 
 
 @contextmanager

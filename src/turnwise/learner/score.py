@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from turnwise.engines.device import send
 from turnwise.errors import ModelError
 from turnwise.learner.attention import attending_by_rows, describe_rows, is_by_rows, tells_attention_all
 from turnwise.learner.head import Squash, is_plain, score_states
@@ -64,7 +65,9 @@ def hidden_states(trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor |
     """
     where: dict[str, object] = {}
     if positions is not None:
-        where = {"position_ids": positions, **(describe_rows(positions) if is_by_rows(trunk) else {})}
+        where["position_ids"] = send(positions, ids.device)
+        if is_by_rows(trunk):
+            where |= describe_rows(positions, ids.device)
     hidden = trunk(input_ids=ids, use_cache=False, **where).last_hidden_state
     assert isinstance(hidden, torch.Tensor)
     return hidden
@@ -117,7 +120,7 @@ def can_attend_by_rows(model: nn.Module, device: torch.device) -> bool:
     expected = torch.cat([alone[0], alone[1][2:], alone[2]])
     try:
         with attending_by_rows(trunk):
-            found = hidden_states(trunk, packed, positions[None].to(device))[0]
+            found = hidden_states(trunk, packed, positions[None])[0]
             _run_backward(trunk, found)
     except (ModelError, RuntimeError, TypeError) as error:  # its attention has a feature, or its device no kernel
         logger.info("%s does not attend by rows: %s", type(model).__name__, error)
