@@ -12,7 +12,7 @@ import turnwise
 
 SOURCE = Path(turnwise.__file__).parent
 LAYERS = (
-    ("errors", "ledger", "seeds", "settings", "types"),
+    ("errors", "garbage", "ledger", "seeds", "settings", "types"),
     ("tools",),
     ("rewards",),
     ("envs",),

@@ -5,10 +5,9 @@ else is derived from the seed, so a run that was killed and resumed equals one t
 """
 
 import asyncio
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from turnwise.assemble import Parts, assemble
 from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.evaluate import evaluate
+from turnwise.garbage import seldom_collecting
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.learner import Learner, Update
 from turnwise.learner.models import load_weights, save_model
@@ -117,7 +117,9 @@ class Trainer:
         learner, step = await self._begin()
         if step < self.config.steps:
             self.display.stage("training", self.config.steps)
-        with _nothing_looked_through_twice(self.ledger):
+        with ExitStack() as stack:
+            with self.ledger.spend("prepare"):
+                stack.enter_context(seldom_collecting())
             while step < self.config.steps:
                 lot = await self._sample(step)
                 began = time.monotonic()
@@ -373,21 +375,6 @@ class Trainer:
 
     def _seed(self, *parts: int | str) -> int:
         return derive_seed(self.config.seed, *parts)
-
-
-@contextmanager
-def _nothing_looked_through_twice(ledger: Ledger) -> Iterator[None]:
-    """Within it, Python's collector leaves alone what is there already: libraries, the model, the data.
-
-    A rollout makes so many objects that it would look through all of them again and again, a fifth of a second each.
-    """
-    with ledger.spend("prepare"):
-        gc.collect()
-        gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:
