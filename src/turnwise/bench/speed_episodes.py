@@ -66,6 +66,9 @@ class Shape:
                 assert said == self.draw_turns(f"{seed}/{index}/{member}"), said
 
 
+_SILENCE = Message(role="assistant", content="")
+
+
 class FixedRender:
     """Writes ids drawn by a number in place of text: as many for a prompt, and for an answer, as the shape says."""
 
@@ -84,7 +87,7 @@ class FixedRender:
         return self._draw(messages[-1], self._shape.observation)
 
     def parse(self, action_ids: Sequence[int]) -> Message:
-        return Message(role="assistant", content="")
+        return _SILENCE
 
     def write(self, message: Message) -> str:
         return message.content
@@ -105,6 +108,9 @@ class FixedEnv(Env):
     def __init__(self, turns: int) -> None:
         self._turns = turns
 
+    def spawn(self) -> "FixedEnv":
+        return FixedEnv(self._turns)
+
     async def reset(self, task: Task, luck: int) -> Sequence[Message]:
         self._luck, self._turn = luck, 0
         return (Message(role="user", content=str(derive_seed(task.seed, "prompt"))),)
@@ -113,7 +119,7 @@ class FixedEnv(Env):
         self._turn += 1
         if self._turn == self._turns:
             return Step(rewards={"luck": derive_seed(self._luck, "reward") / 2**63}, done=True)
-        return Step(messages=(Message(role="tool", content=str(derive_seed(self._luck, "answer", self._turn))),))
+        return Step(messages=(Message(role="tool", content=str(self._luck >> self._turn)),))
 
 
 class FixedLengths:
@@ -142,7 +148,8 @@ class FixedLengths:
 async def play(engine: Engine, shape: Shape, vocabulary: int, *, seed: int) -> tuple[list[Group], float]:
     """Plays a shape through the rollout that training uses; the groups, and how many seconds they took."""
     limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn + shape.spread)
-    player = Player(engine=FixedLengths(engine, shape), render=FixedRender(shape, vocabulary), limits=limits)
+    engine = FixedLengths(engine, shape) if shape.spread else engine
+    player = Player(engine=engine, render=FixedRender(shape, vocabulary), limits=limits)
     tasks = [Task(id=f"task-{place}", seed=derive_seed(seed, place)) for place in range(shape.groups)]
     began = time.perf_counter()
     groups = await run_groups(player, FixedEnv(shape.turns), tasks, responses=shape.members, seed=seed)

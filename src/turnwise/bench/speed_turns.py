@@ -5,7 +5,6 @@ Shapes: B episodes, C tokens of the longest conversation so far, N sampled token
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -17,11 +16,12 @@ from turnwise.bench.speed_episodes import Shape, play
 from turnwise.bench.speed_models import draw_ids, make_model, vocabulary_of
 from turnwise.bench.speed_sampling import generate_rows
 from turnwise.engines.local import EngineSettings, LocalEngine
+from turnwise.garbage import seldom_collecting
 from turnwise.seeds import derive_seed
 from turnwise.types import Json
 
-_PREFILL_TOKENS = 32_768
-"""All prompts of a batch in one forward: a model this small leaves the memory for it."""
+_PREFILL_TOKENS = 16_384
+"""Half of a batch's prompts in one forward: a model this small leaves the memory for it."""
 _CONTEXT_ROOM = 64
 """So that a conversation's end is no special case for anybody."""
 
@@ -33,10 +33,10 @@ def measure_sessions(settings: Mapping[str, Json]) -> dict[str, Json]:
     sizes = EngineSettings(slots=shape.episodes, prefill_tokens=_PREFILL_TOKENS)
     engine = LocalEngine(model, settings=sizes, context_limit=context)
     seconds: list[Json] = []
-    for repeat in range(_repeats(settings) + 1):
-        _, took = asyncio.run(play(engine, shape, vocabulary_of(model), seed=repeat))
-        seconds.append(took)
-        gc.freeze()  # as training does, before its first step
+    with seldom_collecting():  # as in training
+        for repeat in range(_repeats(settings) + 1):
+            _, took = asyncio.run(play(engine, shape, vocabulary_of(model), seed=repeat))
+            seconds.append(took)
     return {"seconds": seconds[1:], "episodes": shape.episodes}
 
 
@@ -46,20 +46,26 @@ def measure_rereading(settings: Mapping[str, Json]) -> dict[str, Json]:
     assert shape.members == 1, "an episode's turns are drawn by its group alone"
     vocabulary = vocabulary_of(model)
     seconds: list[Json] = []
-    for repeat in range(_repeats(settings) + 1):
-        began = time.perf_counter()
-        rows = _draw_rows(shape.episodes, shape.prompt, vocabulary, seed=derive_seed(repeat, "prompt"))
-        lengths = [shape.draw_turns(f"{repeat}/{episode}/0") for episode in range(shape.episodes)]
-        for turn in range(shape.turns):
-            if turn:
-                answers = _draw_rows(shape.episodes, shape.observation, vocabulary, seed=derive_seed(repeat, turn))
-                rows = [row + answer for row, answer in zip(rows, answers, strict=True)]
-            rows = _say_on(model, rows, [of_turns[turn] for of_turns in lengths])
-        seconds.append(time.perf_counter() - began)
-        gc.freeze()
-        read = shape.prompt + (shape.turns - 1) * shape.observation
-        assert [len(row) - read for row in rows] == [sum(of_turns) for of_turns in lengths]
+    with seldom_collecting():
+        for repeat in range(_repeats(settings) + 1):
+            seconds.append(_converse(model, shape, vocabulary, seed=repeat))
     return {"seconds": seconds[1:], "episodes": shape.episodes}
+
+
+def _converse(model: PreTrainedModel, shape: Shape, vocabulary: int, *, seed: int) -> float:
+    """How many seconds all conversations took, side by side, turn by turn."""
+    began = time.perf_counter()
+    rows = _draw_rows(shape.episodes, shape.prompt, vocabulary, seed=derive_seed(seed, "prompt"))
+    lengths = [shape.draw_turns(f"{seed}/{episode}/0") for episode in range(shape.episodes)]
+    for turn in range(shape.turns):
+        if turn:
+            answers = _draw_rows(shape.episodes, shape.observation, vocabulary, seed=derive_seed(seed, turn))
+            rows = [row + answer for row, answer in zip(rows, answers, strict=True)]
+        rows = _say_on(model, rows, [of_turns[turn] for of_turns in lengths])
+    took = time.perf_counter() - began
+    read = shape.prompt + (shape.turns - 1) * shape.observation
+    assert [len(row) - read for row in rows] == [sum(of_turns) for of_turns in lengths]
+    return took
 
 
 def read_shape(settings: Mapping[str, Json]) -> Shape:
