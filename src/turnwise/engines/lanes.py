@@ -107,9 +107,7 @@ class Lanes:
         with self._serving():
             aim = self._lay_out(feeds, size or _Size.of(feeds), fixed=size is not None)
             logits = self._replay(size, lambda: (self._forward.prefill(aim),))[0]  # [F, V]
-            self._prepare(
-                aim.lanes[: len(feeds)], samplings, drawn
-            )  # a GPU is still reading, and there is much to draw
+            self._prepare(aim.lanes[: len(feeds)], samplings, drawn)  # much to draw, while a GPU still reads
             key = None if size is None else (size, greedy, truncate)
             token, logprob = self._replay(key, lambda: self._begin(aim, logits, greedy=greedy, truncate=truncate))
             return Answer(token[: len(feeds)], logprob[: len(feeds)])
@@ -117,7 +115,7 @@ class Lanes:
     def _replay(self, key: Hashable | None, step: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
         """Does a step, from the graph of that key where there is one.
 
-        A step may read what the one before it gave: both are recorded anew if either is.
+        A step may read what another of the same size gave, so long as nothing is forgotten between the two.
         """
         return step() if key is None or self._graphs is None else self._graphs.run(key, step)
 
