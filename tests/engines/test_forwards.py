@@ -72,14 +72,16 @@ def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
     assert padding() > 0
 
 
-@pytest.mark.parametrize("slots", [2, 5])
-def test_running_ahead_of_the_host_changes_no_token(slots, monkeypatch):
+@pytest.mark.parametrize(("slots", "portion"), [(2, 64), (5, 64), (5, 1), (2, 1)])
+def test_running_ahead_of_the_host_changes_no_token(slots, portion, monkeypatch):
     expected = play(engine_of(make_model(), slots=slots), stop_ids=(3, 7, 11))
     assert any(turn.ids[-1] in (3, 7, 11) for said in expected for turn in said), "some turns end by themselves"
     monkeypatch.setattr(Lanes, "runs_ahead", property(lambda _: True))
     ahead = engine_of(make_model(), slots=slots)
+    ahead._portion = portion
     assert_same(play(ahead, stop_ids=(3, 7, 11)), expected)
     assert not ahead._flights
+    assert not ahead._ended
 
 
 def test_weights_that_come_while_a_forward_is_under_way_do_not_mix_with_it(monkeypatch):

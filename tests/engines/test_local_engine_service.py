@@ -305,6 +305,22 @@ def test_a_turn_that_is_complete_may_still_be_withdrawn():
     assert_right(model, again)
 
 
+def test_turns_that_are_complete_when_weights_come_are_of_the_old_ones():
+    model = make_model()
+    engine = engine_of(model, slots=8)
+    engine._portion = 1
+
+    async def everyone() -> list[Completion]:
+        turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
+        await turns[0]
+        await engine.load(model.state_dict(), version=1)
+        return await asyncio.gather(*turns)
+
+    for number, completion in enumerate(asyncio.run(everyone())):
+        assert completion.version == 0
+        assert_right(model, completion, [number, *PROMPT])
+
+
 def test_short_turns_do_not_wait_for_long_ones():
     engine = engine_of(make_model(), slots=2)
 
