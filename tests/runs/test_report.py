@@ -331,3 +331,15 @@ def test_reading_changes_nothing(tmp_path):
 def test_numbers_beside_an_axis_are_round_and_short(highest, shown):
     drawn = draw_lines([], label="nothing", between=(0.0, highest))
     assert re.findall(r'text-anchor="end">([^<]*)<', drawn) == shown
+
+
+@pytest.mark.parametrize(("width", "type_size"), [(430, 16), (860, 11)])
+@pytest.mark.parametrize("between", [(0.0, 1.0), (0.0081, 0.0143), (5200.0, 9100.0), (-0.00025, 0.00025)])
+def test_numbers_beside_an_axis_are_not_cut_off(width, type_size, between):
+    """A digit is at most six tenths as wide as high; what is left of zero is not on the paper."""
+    drawn = draw_lines([], label="nothing", width=width, between=between)
+    numbers = re.findall(r'x="([\d.]+)" y="[\d.]+" font-size="(\d+)" text-anchor="end">([^<]*)<', drawn)
+    assert len(numbers) >= 3
+    for x, size, number in numbers:
+        assert int(size) == type_size
+        assert float(x) >= 0.6 * type_size * len(number)

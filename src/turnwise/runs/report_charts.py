@@ -11,7 +11,11 @@ from itertools import pairwise
 
 from turnwise.runs.picture import Series
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 26
+_RIGHT, _TOP, _BOTTOM = 12, 12, 26
+_BESIDE = 6
+"""Between a number and the line it belongs to."""
+_SMALL = 500
+"""How wide a chart is at most that stands beside others."""
 _MOST_POINTS = 400
 """A longer line is averaged into so many points: more cannot be told apart, and a page should stay small."""
 
@@ -34,9 +38,24 @@ class _Frame:
     x: tuple[float, float]
     y: tuple[float, float]
 
+    @property
+    def type_size(self) -> int:
+        """Of numbers beside the axes: a small chart is drawn smaller than it is."""
+        return 11 if self.width > _SMALL else 16
+
+    @property
+    def left(self) -> float:
+        """Where the lines begin: behind the longest number, whose digits are some six tenths as wide as high."""
+        longest = max((len(_number(y)) for y in self.rounds()), default=0)
+        return max(46.0, 0.62 * self.type_size * longest + _BESIDE)
+
+    def rounds(self) -> list[float]:
+        """The numbers beside the vertical axis."""
+        return _ticks(*self.y, 4)
+
     def across(self, x: float) -> float:
         low, high = self.x
-        return _LEFT + (x - low) / (high - low) * (self.width - _LEFT - _RIGHT)
+        return self.left + (x - low) / (high - low) * (self.width - self.left - _RIGHT)
 
     def down(self, y: float) -> float:
         low, high = self.y
@@ -85,13 +104,15 @@ def _svg(kind: str, label: str, width: int, height: int, parts: Sequence[str]) -
 
 
 def _grid(frame: _Frame) -> Iterator[str]:
-    for y in _ticks(*frame.y, 4):
+    left, size = frame.left, f'font-size="{frame.type_size}"'
+    for y in frame.rounds():
         height = frame.down(y)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>'
-        yield f'<text class="tick" x="{_LEFT - 6}" y="{height + 3.5:.1f}" text-anchor="end">{_number(y)}</text>'
-    for x in _ticks(*frame.x, 8 if frame.width > 500 else 4, least=1.0):
+        yield f'<line class="grid" x1="{left:.1f}" x2="{frame.width - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>'
+        place = f'x="{left - _BESIDE:.1f}" y="{height + 3.5:.1f}"'
+        yield f'<text class="tick" {place} {size} text-anchor="end">{_number(y)}</text>'
+    for x in _ticks(*frame.x, 8 if frame.width > _SMALL else 4, least=1.0):
         place = f'x="{frame.across(x):.1f}" y="{frame.height - 8}"'
-        yield f'<text class="tick" {place} text-anchor="middle">{_number(x)}</text>'
+        yield f'<text class="tick" {place} {size} text-anchor="middle">{_number(x)}</text>'
 
 
 def _event(frame: _Frame, x: float, words: str) -> str:

@@ -49,20 +49,21 @@ tr.sum td { font-weight: 600; border-bottom: 0; } tr.none td { color: var(--soft
 svg { display: block; width: 100%; height: auto; }
 svg.bar { height: 26px; border-radius: 6px; margin: 4px 0 12px; }
 .bar rect { fill: #c9ced6; }
-.grid { stroke: var(--line); } .tick { fill: var(--soft); font-size: 11px; }
+.grid { stroke: var(--line); } .tick { fill: var(--soft); }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .whisker { stroke-width: 2; opacity: 0.35; }
 .line.s0, .whisker.s0 { stroke: var(--s0); } .line.s1, .whisker.s1 { stroke: var(--s1); }
 .dot { stroke: var(--paper); stroke-width: 1.5; } .dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); }
 .event { stroke: var(--bad); stroke-dasharray: 3 3; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 7px; background: #c9ced6; }
+td:has(.key) { white-space: nowrap; }
 .key.s0 { background: var(--s0); } .key.s1 { background: var(--s1); }
 .legend { font-size: 13px; color: var(--soft); margin: 2px 0 6px; } .legend span { margin-right: 18px; }
 .small { display: grid; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); gap: 18px; margin-top: 14px; }
 .small h3 { font-size: 13px; font-weight: 500; color: var(--soft); margin: 0; }
-.small .tick { font-size: 16px; }
 details { margin-top: 10px; } summary { cursor: pointer; color: var(--soft); }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px; overflow-x: auto;
   font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+@media (max-width: 600px) { .chart .tick { font-size: 20px; } .small .tick { font-size: 16px; } }
 @media print { body { max-width: none; padding: 0; } details { display: none; } }
 """
 
