@@ -189,3 +189,33 @@ def test_passes_before_the_update_have_an_account_of_their_own():
     opened.clear()
     learner_of(CASES["gigpo"], ledger=Book()).update(GROUPS, seed=0)
     assert opened == ["update"]
+
+
+@pytest.mark.parametrize(
+    ("credit", "loss", "first"),
+    [
+        ({"estimator": "rloo"}, {}, "score"),
+        ({"estimator": "gae"}, {}, "label"),
+        ({"estimator": "rloo"}, {"kl": 0.1}, "label"),
+        ({"estimator": "rloo"}, {"action_mask": False}, "label"),
+        ({"estimator": "rloo"}, {"sampler_cap": 2.0}, "label"),
+    ],
+)
+def test_labels_that_ask_no_model_are_made_behind_the_first_forward(monkeypatch, credit, loss, first):
+    called = []
+
+    def note(name):
+        real = getattr(learner_module, name)
+
+        def noted(*arguments, **settings):
+            called.append(name)
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(learner_module, name, noted)
+
+    note("score")
+    note("label")
+    learner_of({"credit": credit, "loss": loss}, budget=20).update(GROUPS, seed=0)
+    assert called[0] == first
+    assert called.count("label") == 1
+    assert called.count("score") > 1

@@ -69,8 +69,7 @@ def label(
     kl_in_reward = reference is not None and loss.kl_in == "reward"
     compared = batch.trained | batch.credited if kl_in_reward else batch.trained  # [L]: whose old likelihood matters
     old_logprob = batch.logprob  # [L]
-    # No sampler ever said how likely a context token was; and what it said of others is not always to be trusted.
-    own = compared & ~batch.action if loss.sampler_cap is None else compared  # [L]
+    own = _unsaid(batch, compared, loss)  # [L]
     if own.any():
         old_logprob = torch.where(own, passes.logprobs(model, batch, own), old_logprob)
     sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.sampler_cap)  # [L]
@@ -97,6 +96,20 @@ def label(
         sampler_weight=sampler_weight,
     )
     return labels, metrics | _credit_metrics(batch, result, old_value)
+
+
+def need_passes(batch: Batch, *, critic: Critic | None, reference: Reference | None, loss: LossSettings) -> bool:
+    """Whether a model must be asked before a batch is labelled."""
+    asked = critic is not None or reference is not None
+    return asked or bool(_unsaid(batch, batch.trained, loss).any())
+
+
+def _unsaid(batch: Batch, compared: torch.Tensor, loss: LossSettings) -> torch.Tensor:
+    """Of tokens that are compared [L], those whose likelihood only the policy can tell.
+
+    No sampler ever said how likely a context token was; and what it said of others is not always to be trusted.
+    """
+    return compared & ~batch.action if loss.sampler_cap is None else compared
 
 
 def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:

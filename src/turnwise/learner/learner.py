@@ -6,9 +6,10 @@ How rows are laid out (padded or packed, in how many micro-batches, over how man
 Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end), m trained tokens of a micro-batch.
 """
 
+import functools
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,7 +23,7 @@ from turnwise.engines.device import on_one_thread, send
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.critic import Critic, CriticSettings
-from turnwise.learner.labels import Labels, label
+from turnwise.learner.labels import Labels, label, need_passes
 from turnwise.learner.layers import Compiled, require_layers
 from turnwise.learner.layout import MicroBatch, MicroBatches
 from turnwise.learner.objective import critic_objective, policy_objective
@@ -196,25 +197,30 @@ class Learner:
         )
         self._require_agreement(batch)
         metrics = batch.metrics() | {"optim/lr": self.optimizer.lr(self.version)}
-        advantage = torch.zeros(len(batch.ids))  # [L]
-        epochs = None
-        if batch.rows:
-            labels, credited = label(
-                batch,
-                model=self.model,
-                critic=self.critic,
-                reference=self.reference,
-                passes=self.passes,
-                credit=self.credit,
-                loss=self.loss,
-            )
-            advantage = labels.advantage
-            metrics |= credited
-            epochs = self._learn(batch, labels.to(self._device), seed)
-        advantages = batch.by_turn(advantage)  # a GPU is still learning
-        metrics |= {} if epochs is None else self._settle(epochs)
+        if not batch.rows:
+            self.version += 1
+            return Update(metrics=metrics, advantages=batch.by_turn(torch.zeros(0)))
+        made = functools.cache(lambda: self._label(batch))
+        there = functools.cache(lambda: made()[0].to(self._device))
+        if need_passes(batch, critic=self.critic, reference=self.reference, loss=self.loss):
+            made()  # else while a GPU is at the first forward
+        epochs = self._learn(batch, there, seed)
+        labels, credited = made()
+        advantages = batch.by_turn(labels.advantage)  # a GPU is still learning
+        metrics |= credited | self._settle(epochs)
         self.version += 1
         return Update(metrics=metrics, advantages=advantages)
+
+    def _label(self, batch: Batch) -> tuple[Labels, dict[str, float]]:
+        return label(
+            batch,
+            model=self.model,
+            critic=self.critic,
+            reference=self.reference,
+            passes=self.passes,
+            credit=self.credit,
+            loss=self.loss,
+        )
 
     def _accounted(self) -> AbstractContextManager[None]:
         ledger = self.passes.ledger
@@ -223,7 +229,7 @@ class Learner:
     def _modules(self) -> list[nn.Module]:
         return [module for module in (self.model, self.critic) if module is not None]
 
-    def _learn(self, batch: Batch, labels: Labels, seed: int) -> _Epochs:
+    def _learn(self, batch: Batch, labels: Callable[[], Labels], seed: int) -> _Epochs:
         """Epochs of mini-batches, each one step of the policy and one of the critic."""
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
         epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up)
@@ -252,12 +258,13 @@ class Learner:
             metrics["critic/warming_up"] = float(epochs.warming_up)
         return metrics
 
-    def _prepare(self, batch: Batch, rows: Sequence[int], labels: Labels) -> _Part:
+    def _prepare(self, batch: Batch, rows: Sequence[int], labels: Callable[[], Labels]) -> _Part:
         """This rank's share of a mini-batch, with weights over the whole of it."""
         aggregation, length = self.loss.aggregation, self.loss.fixed_length
         value_weights = None
         if self.critic is not None:
-            read = None if labels.value_mask is None else labels.value_mask.cpu()  # [L]
+            mask = labels().value_mask
+            read = None if mask is None else mask.cpu()  # [L]
             value_weights = send(batch.weights(rows, aggregation, fixed_length=length, among=read), self._device)
         return _Part(
             micros=self.passes.micro_batches(batch, rows=rows, whole_trajectories=self.loss.ratio == "trajectory"),
@@ -266,13 +273,13 @@ class Learner:
             sampler_logprob=send(batch.logprob, self._device),
         )
 
-    def _policy_step(self, part: _Part, labels: Labels) -> _Launched:
+    def _policy_step(self, part: _Part, labels: Callable[[], Labels]) -> _Launched:
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in part.micros):
             with self.passes.precision():
                 scores = score(self.model, micro, self.passes.temperature)
-            here = labels.at(micro.token)
+            here = labels().at(micro.token)
             loss, measures = policy_objective(scores, here, self.loss)  # [m]
             weight = part.weights[micro.token]  # [m]
             (weight * loss).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -286,10 +293,10 @@ class Learner:
             peaks={"policy/sampler_gap_max": widest},
             norm=self.optimizer.launch(self.version),
             weight=part.weights.sum(),
-            sampled_weight=(part.weights * labels.sampled).sum(),
+            sampled_weight=(part.weights * labels().sampled).sum(),
         )
 
-    def _critic_step(self, part: _Part, labels: Labels) -> _Launched:
+    def _critic_step(self, part: _Part, labels: Callable[[], Labels]) -> _Launched:
         assert self.critic is not None
         assert self.critic_optimizer is not None
         assert part.value_weights is not None
@@ -298,7 +305,7 @@ class Learner:
             with self.passes.precision():
                 value = self.critic(micro.ids, micro.positions).flatten()[micro.before]  # [m]
             weight = part.value_weights[micro.token]  # [m]
-            loss = (weight * critic_objective(value, labels.at(micro.token), self.loss)).sum()
+            loss = (weight * critic_objective(value, labels().at(micro.token), self.loss)).sum()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
         self._ranks.sum_gradients(self.critic)
@@ -307,7 +314,7 @@ class Learner:
             peaks={},
             norm=self.critic_optimizer.launch(self.version),
             weight=part.value_weights.sum(),
-            sampled_weight=(part.value_weights * labels.sampled).sum(),
+            sampled_weight=(part.value_weights * labels().sampled).sum(),
         )
 
     def _measure(self, optimizer: Optimizer, launched: _Launched) -> Measured:
