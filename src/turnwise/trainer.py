@@ -66,17 +66,17 @@ def run_training(
     A `ledger` that was begun earlier has the time before this call, too.
     """
     ledger = ledger or Ledger()
-    with ledger.spend("prepare"):
-        RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-        parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
-        if not resume:
-            _require_demonstrations(config, parts)
-        directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-    with (
-        display or make_display() as shown,
-        MetricsLog(directory.metrics) as metrics,
-        asyncio.Runner(loop_factory=ledger.new_event_loop) as runner,
-    ):
+    with ExitStack() as stack:
+        with ledger.spend("prepare"):
+            RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
+            parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
+            if not resume:
+                _require_demonstrations(config, parts)
+            directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
+            stack.enter_context(seldom_collecting())
+        shown = stack.enter_context(display or make_display())
+        metrics = stack.enter_context(MetricsLog(directory.metrics))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
         runner.run(Trainer(config, parts, directory, metrics, shown).run())
     return directory
 
@@ -117,23 +117,20 @@ class Trainer:
         learner, step = await self._begin()
         if step < self.config.steps:
             self.display.stage("training", self.config.steps)
-        with ExitStack() as stack:
-            with self.ledger.spend("prepare"):
-                stack.enter_context(seldom_collecting())
-            while step < self.config.steps:
-                lot = await self._sample(step)
-                began = time.monotonic()
-                update = learner.update(lot.kept, seed=self._seed("update", step))
-                learnt = time.monotonic() - began
-                step += 1
-                verdict = self._diagnose(step, lot, update)
-                self._record(step, lot, update, verdict, learnt)
-                if verdict.act is not None:
-                    learner = self._carry_out(verdict.act, learner)
-                if self._due(step, self.config.evaluate.every):
-                    await self._evaluate("evaluate", step)
-                if self._due(step, self.config.checkpoint.every):
-                    self._save(step, learner)
+        while step < self.config.steps:
+            lot = await self._sample(step)
+            began = time.monotonic()
+            update = learner.update(lot.kept, seed=self._seed("update", step))
+            learnt = time.monotonic() - began
+            step += 1
+            verdict = self._diagnose(step, lot, update)
+            self._record(step, lot, update, verdict, learnt)
+            if verdict.act is not None:
+                learner = self._carry_out(verdict.act, learner)
+            if self._due(step, self.config.evaluate.every):
+                await self._evaluate("evaluate", step)
+            if self._due(step, self.config.checkpoint.every):
+                self._save(step, learner)
         self._end(step)
 
     async def _begin(self) -> tuple[Learner, int]:
