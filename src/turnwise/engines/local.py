@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from pydantic import PositiveInt
@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from turnwise.engines.base import Completion, Sampling
 from turnwise.engines.device import Answer
 from turnwise.engines.lanes import Feed, Lanes
-from turnwise.engines.sampler import Needs
 from turnwise.engines.slots import Loan, Request, Slot, SlotTable
 from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.errors import ModelError
@@ -78,6 +77,13 @@ class _Flight:
     answer: Answer
     decoded: bool
     """It fed the tokens that were sampled last, which the slots hold then."""
+
+
+class _Needs(TypedDict):
+    """Which sampling work any turn of a forward asks for."""
+
+    greedy: bool
+    truncate: bool
 
 
 class LocalEngine:
@@ -393,7 +399,7 @@ def _reach(slot: Slot) -> int:
     return len(slot.held) + under_way + 1
 
 
-def _needs(slots: Sequence[Slot]) -> Needs:
+def _needs(slots: Sequence[Slot]) -> _Needs:
     """Which sampling work the turns of these slots ask for."""
     samplings = [slot.turn.sampling for slot in slots]
     return {

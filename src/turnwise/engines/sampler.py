@@ -5,7 +5,6 @@ and its logprob is that of the distribution it was drawn from. Shapes: B rows, V
 """
 
 import random
-from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +14,6 @@ WEIGHT_BITS = 40
 falls, a token of no weight is never hit, and 2^18 tokens still fit in 63 bits."""
 _STRETCH = 256
 """Tokens that are summed up together on the way to the one that is drawn."""
-
-
-class Needs(TypedDict):
-    """Which sampling work any row of a batch asks for."""
-
-    greedy: bool
-    truncate: bool
 
 
 def draw_uniforms(seed: int, count: int) -> list[float]:
