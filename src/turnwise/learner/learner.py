@@ -203,7 +203,7 @@ class Learner:
         made = functools.cache(lambda: self._label(batch))
         there = functools.cache(lambda: made()[0].to(self._device))
         if need_passes(batch, critic=self.critic, reference=self.reference, loss=self.loss):
-            made()  # else while a GPU is at the first forward
+            made()  # by the weights as they are; others are made when first asked for, behind the first forward
         epochs = self._learn(batch, there, seed)
         labels, credited = made()
         advantages = batch.by_turn(labels.advantage)  # a GPU is still learning
