@@ -285,14 +285,20 @@ def test_of_turns_that_end_together_the_first_are_read_on_before_the_last_are_ha
     assert read_when_answered == [first + done * more for done in (0, 0, 0, 0, 4, 4, 6, 6)]
 
 
+async def end_eight_turns(engine: LocalEngine) -> list[asyncio.Task[Completion]]:
+    """Turns that end together, the first of which have been handed over and the last of which have not."""
+    engine._portion = 1
+    turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
+    await turns[0]
+    return turns
+
+
 def test_a_turn_that_is_complete_may_still_be_withdrawn():
     model = make_model()
     engine = engine_of(model, slots=8)
-    engine._portion = 1
 
     async def everyone() -> list[Completion]:
-        turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
-        await turns[0]
+        turns = await end_eight_turns(engine)
         turns[7].cancel()
         await engine.end("6")
         with pytest.raises(ModelError, match="'6' was ended during a turn"):
@@ -308,11 +314,9 @@ def test_a_turn_that_is_complete_may_still_be_withdrawn():
 def test_turns_that_are_complete_when_weights_come_are_of_the_old_ones():
     model = make_model()
     engine = engine_of(model, slots=8)
-    engine._portion = 1
 
     async def everyone() -> list[Completion]:
-        turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
-        await turns[0]
+        turns = await end_eight_turns(engine)
         await engine.load(model.state_dict(), version=1)
         return await asyncio.gather(*turns)
 
