@@ -8,6 +8,8 @@ P splits of a lane's keys.
 import triton
 import triton.language as tl
 
+from turnwise.engines.kernels.dense import turn_heads
+
 
 @triton.jit
 def _fold(q, k, v, seen, best, total, mixed, scale, cap, CAPPED: tl.constexpr, PRECISION: tl.constexpr):
@@ -24,29 +26,6 @@ def _fold(q, k, v, seen, best, total, mixed, scale, cap, CAPPED: tl.constexpr, P
     total = total * fade + tl.sum(share, axis=1)
     mixed = mixed * fade[:, None] + tl.dot(share.to(v.dtype), v, input_precision=PRECISION)
     return new_best, total, mixed
-
-
-@triton.jit
-def _turn(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: tl.constexpr, SIZE: tl.constexpr):
-    """Heads [Q, D] at `x + at`, normed and turned by the angles of a position, which begin at `there`.
-
-    Depths d and d + D/2 turn together, so each is loaded with its partner.
-    """
-    depth = tl.arange(0, kept.shape[1])[None, :]
-    half = SIZE // 2
-    low = depth < half
-    beside = tl.where(low, half, -half)
-    own = tl.load(x + at + depth, mask=kept, other=0.0).to(tl.float32)
-    partner = tl.load(x + at + depth + beside, mask=kept, other=0.0).to(tl.float32)
-    if NORMED:
-        scale = tl.rsqrt(tl.sum(own * own, axis=1) / SIZE + eps)[:, None]
-        known = depth < SIZE
-        own *= scale * (tl.load(weight + depth, mask=known, other=0.0).to(tl.float32) + offset)
-        partner *= scale * (tl.load(weight + depth + beside, mask=known, other=0.0).to(tl.float32) + offset)
-    angle = there + tl.where(low, depth, depth - half)
-    cosine = tl.load(cosines + angle, mask=depth < SIZE, other=0.0)
-    sine = tl.load(sines + angle, mask=depth < SIZE, other=0.0)
-    return own * cosine + partner * tl.where(low, -sine, sine)
 
 
 @triton.jit
@@ -97,12 +76,12 @@ def decode_lanes(
     known = (member < group)[:, None] & (depth < SIZE)[None, :]
     angle = last * (SIZE // 2)
     heads = lane * query_stride + (head * group + member)[:, None] * SIZE
-    q = _turn(query, heads, query_norm, eps, offset, cosines, sines, angle, known, NORMED, SIZE)
+    q = turn_heads(query, heads, query_norm, eps, offset, cosines, sines, angle, known, NORMED, SIZE)
     q = q.to(keys.dtype.element_ty)
     # The token's own key and value are loaded before the others are waited for.
     alone = (depth < SIZE)[None, :]
     own = lane * key_stride + head * SIZE + tl.zeros([1, 1], tl.int64)
-    own_key = _turn(key, own, key_norm, eps, offset, cosines, sines, angle, alone, NORMED, SIZE)  # [1, D]
+    own_key = turn_heads(key, own, key_norm, eps, offset, cosines, sines, angle, alone, NORMED, SIZE)  # [1, D]
     own_key = own_key.to(keys.dtype.element_ty)
     own_value = tl.load(value + lane * value_stride + head * SIZE + depth[None, :], mask=alone, other=0.0)
     own_value = own_value.to(values.dtype.element_ty)  # [1, D]

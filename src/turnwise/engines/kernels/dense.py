@@ -60,6 +60,29 @@ def gate_values(
 
 
 @triton.jit
+def turn_heads(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: tl.constexpr, SIZE: tl.constexpr):
+    """Heads [Q, D] at `x + at`, normed and turned by the angles of a position, which begin at `there`.
+
+    Depths d and d + D/2 turn together, so each is loaded with its partner.
+    """
+    depth = tl.arange(0, kept.shape[1])[None, :]
+    half = SIZE // 2
+    low = depth < half
+    beside = tl.where(low, half, -half)
+    own = tl.load(x + at + depth, mask=kept, other=0.0).to(tl.float32)
+    partner = tl.load(x + at + depth + beside, mask=kept, other=0.0).to(tl.float32)
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(own * own, axis=1) / SIZE + eps)[:, None]
+        known = depth < SIZE
+        own *= scale * (tl.load(weight + depth, mask=known, other=0.0).to(tl.float32) + offset)
+        partner *= scale * (tl.load(weight + depth + beside, mask=known, other=0.0).to(tl.float32) + offset)
+    angle = there + tl.where(low, depth, depth - half)
+    cosine = tl.load(cosines + angle, mask=depth < SIZE, other=0.0)
+    sine = tl.load(sines + angle, mask=depth < SIZE, other=0.0)
+    return own * cosine + partner * tl.where(low, -sine, sine)
+
+
+@triton.jit
 def place_tokens(
     query,  # [N, H·G, D], as the next two but for their heads and strides
     key,
@@ -84,49 +107,29 @@ def place_tokens(
     head_stride,
     NORMED: tl.constexpr,
     SIZE: tl.constexpr,
-    HALF: tl.constexpr,
+    DEPTH: tl.constexpr,
     HEADS: tl.constexpr,
 ):
     """One program for a token's queries, one for its keys, one for its values: norm, turn, store."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     position = tl.load(positions + token)
-    row = tl.load(rows + token)
     head = tl.arange(0, HEADS)[:, None]
-    column = tl.arange(0, HALF)[None, :]
-    half = SIZE // 2
-    here = row * row_stride + head * head_stride + position * SIZE + column  # in the cache
+    depth = tl.arange(0, DEPTH)[None, :]
+    angle = position * (SIZE // 2)
+    here = tl.load(rows + token) * row_stride + head * head_stride + position * SIZE + depth  # in the cache
     if part == 0:
-        inside = (head < query_heads) & (column < half)
-        source = query + token * query_stride + head * SIZE + column
+        kept = (head < query_heads) & (depth < SIZE)
+        at = token * query_stride + head * SIZE
+        found = turn_heads(query, at, query_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
+        there = turned + (token * query_heads + head) * SIZE + depth
+        tl.store(there, found.to(turned.dtype.element_ty), mask=kept)
     elif part == 1:
-        inside = (head < heads) & (column < half)
-        source = key + token * key_stride + head * SIZE + column
+        kept = (head < heads) & (depth < SIZE)
+        at = token * key_stride + head * SIZE
+        found = turn_heads(key, at, key_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
+        tl.store(keys + here, found.to(keys.dtype.element_ty), mask=kept)
     else:
-        inside = (head < heads) & (column < half)
-        source = value + token * value_stride + head * SIZE + column
-    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
-    if part == 2:
-        tl.store(values + here, first.to(values.dtype.element_ty), mask=inside)
-        tl.store(values + here + half, second.to(values.dtype.element_ty), mask=inside)
-    else:
-        if NORMED:
-            total = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
-            scale = tl.rsqrt(total / SIZE + eps)[:, None]
-            if part == 0:
-                weight = query_norm + column
-            else:
-                weight = key_norm + column
-            first = first * scale * (tl.load(weight, mask=column < half, other=0.0).to(tl.float32) + offset)
-            second = second * scale * (tl.load(weight + half, mask=column < half, other=0.0).to(tl.float32) + offset)
-        c = tl.load(cosines + position * half + column, mask=column < half, other=0.0)
-        s = tl.load(sines + position * half + column, mask=column < half, other=0.0)
-        low, high = first * c - second * s, second * c + first * s
-        if part == 0:
-            there = turned + (token * query_heads + head) * SIZE + column
-            tl.store(there, low.to(turned.dtype.element_ty), mask=inside)
-            tl.store(there + half, high.to(turned.dtype.element_ty), mask=inside)
-        else:
-            tl.store(keys + here, low.to(keys.dtype.element_ty), mask=inside)
-            tl.store(keys + here + half, high.to(keys.dtype.element_ty), mask=inside)
+        kept = (head < heads) & (depth < SIZE)
+        found = tl.load(value + token * value_stride + head * SIZE + depth, mask=kept, other=0.0).to(tl.float32)
+        tl.store(values + here, found.to(values.dtype.element_ty), mask=kept)

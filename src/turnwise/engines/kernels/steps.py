@@ -3,6 +3,8 @@
 Invariant: sums are kept in float32 and rounded once, when a result is stored.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 
@@ -97,8 +99,7 @@ class KernelSteps:
         heads = key.shape[1]
         turned = torch.empty((tokens, query_heads, size), dtype=keys.dtype, device=query.device)
         cosine, sine = self._angles[layer.kind]
-        query_norm, key_norm = layer.query_norm, layer.key_norm
-        normed = query_norm is not None and key_norm is not None
+        norms = _Norms.of(layer, query)
         place_tokens[(tokens, 3)](
             query,
             key,
@@ -106,14 +107,14 @@ class KernelSteps:
             turned,
             keys,
             values,
-            query_norm.weight if query_norm is not None else query,
-            key_norm.weight if key_norm is not None else query,
+            norms.query,
+            norms.key,
             cosine,
             sine,
             aim.rows,
             aim.positions,
-            query_norm.eps if query_norm is not None else 0.0,
-            query_norm.offset if query_norm is not None else 0.0,
+            norms.eps,
+            norms.offset,
             query_heads,
             heads,
             query.stride(0),
@@ -121,9 +122,9 @@ class KernelSteps:
             value.stride(0),
             keys.stride(0),
             keys.stride(1),
-            NORMED=normed,
+            NORMED=norms.present,
             SIZE=size,
-            HALF=triton.next_power_of_2(size // 2),
+            DEPTH=_depth(size),
             HEADS=triton.next_power_of_2(query_heads),
         )
         return turned
@@ -146,15 +147,15 @@ class KernelSteps:
         partial = torch.empty((*shape, size), dtype=torch.float32, device=query.device) if splits > 1 else out
         extent = torch.empty((*shape, 2), dtype=torch.float32, device=query.device) if splits > 1 else out
         cosine, sine = self._angles[layer.kind]
-        query_norm, key_norm = layer.query_norm, layer.key_norm
+        norms = _Norms.of(layer, query)
         decode_lanes[(lanes, heads, splits)](
             query,
             key,
             value,
             keys,
             values,
-            query_norm.weight if query_norm is not None else query,
-            key_norm.weight if key_norm is not None else query,
+            norms.query,
+            norms.key,
             cosine,
             sine,
             aim.rows,
@@ -162,8 +163,8 @@ class KernelSteps:
             out,
             partial,
             extent,
-            query_norm.eps if query_norm is not None else 0.0,
-            query_norm.offset if query_norm is not None else 0.0,
+            norms.eps,
+            norms.offset,
             self._anatomy.scale,
             self._anatomy.score_cap or 0.0,
             layer.window or 0,
@@ -175,7 +176,7 @@ class KernelSteps:
             triton.cdiv(aim.length, splits),
             query_heads // heads,
             query_heads,
-            NORMED=query_norm is not None and key_norm is not None,
+            NORMED=norms.present,
             SPLITS=splits,
             CAPPED=self._anatomy.score_cap is not None,
             WINDOWED=layer.window is not None,
@@ -230,6 +231,24 @@ class KernelSteps:
             num_warps=4,
             num_stages=1 if wide else 2,
         )
+
+
+class _Norms(NamedTuple):
+    """What queries and keys are normed by before they are turned, as kernels are told."""
+
+    query: torch.Tensor
+    """[D] weights, as `key` is; any tensor where there is none, which is not read then."""
+    key: torch.Tensor
+    eps: float
+    offset: float
+    present: bool
+
+    @classmethod
+    def of(cls, layer: Layer, any_tensor: torch.Tensor) -> "_Norms":
+        query, key = layer.query_norm, layer.key_norm
+        if query is None or key is None:
+            return cls(any_tensor, any_tensor, 0.0, 0.0, present=False)
+        return cls(query.weight, key.weight, query.eps, query.offset, present=True)
 
 
 def _count_splits(programs: int, length: int) -> int:
