@@ -129,6 +129,29 @@ def test_whole_trunks_give_the_same_gradients(monkeypatch):
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
 
 
+def test_a_whole_trunk_is_compiled_once_for_rows_of_any_length(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    model = tiny_llama()
+    ids = torch.arange(40)[None] % 7
+    positions = torch.cat([torch.arange(9), torch.arange(31)])[None]
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    with Compiled(model, whole_trunks=True).in_use():
+        for width in (16, 24, 40):
+            found = hidden_states(trunk_of(model), ids[:, :width].clone(), positions[:, :width].clone())
+            assert found.shape[1] == width
+    assert counters["stats"]["unique_graphs"] - before == 1
+
+
+def test_code_that_cannot_be_read_back_is_not_written_down():
+    kept = torch._inductor.config.fx_graph_cache
+    for whole in (True, False):
+        with Compiled(tiny_llama(), whole_trunks=whole).in_use():
+            assert torch._inductor.config.fx_graph_cache is (kept and not whole)
+        assert torch._inductor.config.fx_graph_cache is kept
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_was_compiled_is_put_back_when_a_pass_fails(monkeypatch, whole):
     model = tiny_llama()

@@ -59,12 +59,18 @@ def describe_rows(positions: torch.Tensor, device: torch.device) -> RowArguments
     head = torch.where(shared == 0, start, 0).cummax(0).values  # [S]: where the row whose beginning it shares begins
     seen = _seen(start, length, head, shared) if shared.any() else None
     return {
-        "cu_seq_lens_q": _of_any_length(send(_offsets(length), device)),
-        "cu_seq_lens_k": _of_any_length(send(_offsets(shared + length), device)),
+        "cu_seq_lens_q": of_any_length(send(_offsets(length), device)),
+        "cu_seq_lens_k": of_any_length(send(_offsets(shared + length), device)),
         "max_length_q": _rounded(int(length.max())),
         "max_length_k": _rounded(int((shared + length).max())),
-        "seen_keys": None if seen is None else _of_any_length(send(seen, device)),
+        "seen_keys": None if seen is None else of_any_length(send(seen, device)),
     }
+
+
+def of_any_length(tensor: torch.Tensor) -> torch.Tensor:
+    """Tells torch.compile that another micro-batch has another number of these, so that one compilation does."""
+    torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
+    return tensor
 
 
 @contextmanager
@@ -228,12 +234,6 @@ def _seen(start: torch.Tensor, length: torch.Tensor, head: torch.Tensor, shared:
 
 def _offsets(length: torch.Tensor) -> torch.Tensor:
     return F.pad(length.cumsum(0), (1, 0)).int()  # [S + 1]
-
-
-def _of_any_length(tensor: torch.Tensor) -> torch.Tensor:
-    """Tells torch.compile that another micro-batch has another number of these, so that one compilation does."""
-    torch._dynamo.maybe_mark_dynamic(tensor, 0)
-    return tensor
 
 
 def _rounded(length: int) -> int:

@@ -11,6 +11,7 @@ from types import MethodType
 
 import torch
 import torch._dynamo
+import torch._inductor.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -87,7 +88,13 @@ class Compiled:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within it, they run as compiled, and so does what follows the LM head."""
-        with torch._dynamo.config.patch(recompile_limit=_VARIANTS), fusing():
+        # Regions that take rows of any length cannot be read back from torch's cache: it would try, warn, and compile.
+        keeping = torch._inductor.config.fx_graph_cache and not self._forwards
+        with (
+            torch._dynamo.config.patch(recompile_limit=_VARIANTS),
+            torch._inductor.config.patch(fx_graph_cache=keeping),
+            fusing(),
+        ):
             try:
                 for layer, forward in self._forwards:
                     layer.__dict__["forward"] = forward

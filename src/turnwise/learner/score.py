@@ -14,7 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 from turnwise.engines.device import send
 from turnwise.errors import ModelError
-from turnwise.learner.attention import attending_by_rows, describe_rows, is_by_rows, tells_attention_all
+from turnwise.learner.attention import (
+    attending_by_rows,
+    describe_rows,
+    is_by_rows,
+    of_any_length,
+    tells_attention_all,
+)
 from turnwise.learner.head import Squash, is_plain, score_states
 from turnwise.learner.layout import MicroBatch
 
@@ -65,7 +71,7 @@ def hidden_states(trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor |
     """
     where: dict[str, object] = {}
     if positions is not None:
-        where["position_ids"] = send(positions, ids.device)
+        ids, where["position_ids"] = of_any_length(ids), of_any_length(send(positions, ids.device))
         if is_by_rows(trunk):
             where |= describe_rows(positions, ids.device)
     hidden = trunk(input_ids=ids, use_cache=False, **where).last_hidden_state
