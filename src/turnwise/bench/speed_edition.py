@@ -137,7 +137,7 @@ ON_CUDA = Edition(
     turns=Shape(groups=256, members=1, prompt=128, turns=4, turn=32, observation=64),
     turns_spread=16,
     turns_repeats=3,
-    update={"work": {"rows": 256, "length": 512, "action_share": 0.3}, "tokens_per_microbatch": 32768, "repeats": 5},
+    update={"work": {"rows": 256, "length": 512, "action_share": 0.3}, "tokens_per_microbatch": 65536, "repeats": 5},
     update_variants=(OURS, COMPILED, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=8, members=8, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
