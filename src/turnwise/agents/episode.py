@@ -7,7 +7,6 @@ ends is failed, never wrong.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ from turnwise.agents.response import Response, TaskResult, read_answer
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError
 from turnwise.rollout import Decoding, Limits
-from turnwise.rollout.boundary import EpisodeFailure, boundary, close_env
+from turnwise.rollout.boundary import EpisodeFailure, boundary, conclude
 from turnwise.seeds import derive_seed
 from turnwise.types import Json, Message, StopReason, Task
 
@@ -98,28 +97,18 @@ async def play_tasks(
 
 async def play_episode(player: ApiPlayer, env: Env, task: Task, *, luck: int) -> Response:
     """Plays one episode on `env`, an instance spawned for it."""
-    started = time.monotonic()
     record = _Record()
-    failure = ""
-    try:
-        async with asyncio.timeout(player.limits.seconds) as clock:
-            stop = await _converse(player, env, task, luck, record, clock)
-    except TimeoutError:
-        if not clock.expired():
-            raise
-        stop = StopReason.TIMEOUT
-    except EpisodeFailure as error:
-        stop, failure = StopReason.ENV_FAILED, str(error)
-    finally:
-        left_open = await close_env(env)
+    ending = await conclude(
+        env, lambda clock: _converse(player, env, task, luck, record, clock), seconds=player.limits.seconds
+    )
     return Response(
-        stop=stop,
+        stop=ending.stop,
         turns=record.turns,
         answer=None if record.last is None else read_answer(record.last),
         rewards=record.rewards,
         metrics=record.metrics,
-        seconds=time.monotonic() - started,
-        failure=failure or left_open,
+        seconds=ending.seconds,
+        failure=ending.failure,
         messages=tuple(record.said),
     )
 

@@ -4,8 +4,14 @@ Invariant: what broke is kept in words and counted, never scored; a user's mista
 reward, a broken contract) is not luck, and passes.
 """
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
 from turnwise.envs.base import Env
 from turnwise.errors import TurnwiseError
+from turnwise.types import StopReason
 
 
 class EpisodeFailure(Exception):
@@ -28,7 +34,40 @@ class boundary:  # used as a function would be: `with boundary("step"): ...`
             raise EpisodeFailure(f"{self._where}: {type(error).__name__}: {error}") from error
 
 
-async def close_env(env: Env) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an episode ended, whoever played it."""
+
+    stop: StopReason
+    failure: str
+    """What broke, in words; empty where nothing did."""
+    seconds: float
+
+
+async def conclude(
+    env: Env, converse: Callable[[asyncio.Timeout], Awaitable[StopReason]], *, seconds: float | None
+) -> Ending:
+    """Lets a conversation go on until somebody ends it, it breaks or its time is up, and closes its environment.
+
+    It is handed its clock, which it may put forward by time that is not the agent's.
+    """
+    started = time.monotonic()
+    failure = ""
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            stop = await converse(clock)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        stop = StopReason.TIMEOUT
+    except EpisodeFailure as error:
+        stop, failure = StopReason.ENV_FAILED, str(error)
+    finally:
+        left_open = await _close(env)
+    return Ending(stop=stop, failure=failure or left_open, seconds=time.monotonic() - started)
+
+
+async def _close(env: Env) -> str:
     """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
     try:
         with boundary("close"):

@@ -6,14 +6,13 @@ sampled so far is in it, with the reason it stopped.
 
 import asyncio
 import dataclasses
-import time
 from dataclasses import dataclass, field
 
 from turnwise.engines.base import Engine
 from turnwise.envs.base import Env
 from turnwise.ledger import Ledger
 from turnwise.render.base import Render
-from turnwise.rollout.boundary import EpisodeFailure, boundary, close_env
+from turnwise.rollout.boundary import boundary, conclude
 from turnwise.rollout.limits import Decoding, Limits
 from turnwise.seeds import derive_seed
 from turnwise.types import Step, StopReason, Task, Trajectory, Turn
@@ -49,30 +48,24 @@ class _Record:
 
 async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it."""
-    started = time.monotonic()
     record = _Record()
-    failure = ""
-    try:
-        async with asyncio.timeout(player.limits.seconds) as clock:
-            stop = await _converse(player, env, task, luck, session, record)
-    except TimeoutError:
-        if not clock.expired():
-            raise
-        stop = StopReason.TIMEOUT
-    except EpisodeFailure as error:
-        stop, failure = StopReason.ENV_FAILED, str(error)
-    finally:
-        await player.engine.end(session)
-        left_open = await close_env(env)
+
+    async def converse(clock: asyncio.Timeout) -> StopReason:
+        try:
+            return await _converse(player, env, task, luck, session, record)
+        finally:
+            await player.engine.end(session)
+
+    ending = await conclude(env, converse, seconds=player.limits.seconds)
     return Trajectory(
         task=task,
         turns=tuple(record.turns),
-        stop=stop,
+        stop=ending.stop,
         luck=luck,
         metrics=record.metrics,
-        seconds=time.monotonic() - started,
-        failure=failure or left_open,
-        tail_ids=record.tail_ids if stop.truncated else (),
+        seconds=ending.seconds,
+        failure=ending.failure,
+        tail_ids=record.tail_ids if ending.stop.truncated else (),
     )
 
 
