@@ -8,9 +8,11 @@ import torch
 from episodes_by_hand import LogitTable, tiny_llama, with_exact_logprobs
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from peft import LoraConfig, get_peft_model
+from varlen_on_cpu import varlen_attention
 
 from turnwise.credit.estimate import CreditSettings
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, ModelError
+from turnwise.learner import attention as attention_module
 from turnwise.learner import batch as batch_module
 from turnwise.learner import learner as learner_module
 from turnwise.learner.critic import Critic
@@ -129,6 +131,26 @@ def test_whole_trunks_give_the_same_gradients(monkeypatch):
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
 
 
+def test_whole_trunks_of_packed_rows_give_the_same_gradients(monkeypatch):
+    """As on a GPU, whose attention is one operator; two graphs do, for rows with and without a prompt in common."""
+    expected, _ = update_of(learner_of(CASES["turn-gae"], model=tiny_llama(dtype=torch.float32)))
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
+    monkeypatch.setattr(attention_module, "_has_kernel", lambda query: True)
+    monkeypatch.setattr(attention_module, "_varlen_attention", varlen_attention)
+    model = tiny_llama(dtype=torch.float32)
+    learner = learner_of(CASES["turn-gae"], model=model, packing=True, budget=20)
+    whole = Compiled(model, learner.critic, whole_trunks=True)
+    learner.passes = dataclasses.replace(learner.passes, compiled=whole)
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    found, update = update_of(learner)
+    assert update.metrics["batch/shared_share"] > 0
+    assert_same_gradients(found, expected, 1e-6)
+    assert counters["stats"]["unique_graphs"] - before <= 4, "each with gradients and without"
+
+
 def test_a_whole_trunk_is_compiled_once_for_rows_of_any_length(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
@@ -171,6 +193,22 @@ def test_what_was_compiled_is_put_back_when_a_pass_fails(monkeypatch, whole):
         learner.update(GROUPS, seed=0)
     assert not any("forward" in layer.__dict__ for layer in find_layers(model))
     assert all(part._compiled_call_impl is None for part in (*parts, *others))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_that_does_not_compile_is_told_in_a_line(monkeypatch, whole):
+    def refuse(graph, inputs):
+        raise RuntimeError("no compiler\nhere is a long story")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=refuse))
+    model = tiny_llama()
+    learner = learner_of(CASES["grpo"], model=model)
+    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_trunks=whole))
+    said = r"^torch\.compile failed \(RuntimeError: no compiler\): set learner\.compile: false$"
+    with pytest.raises(ModelError, match=said):
+        learner.update(GROUPS, seed=0)
+    assert all(part._compiled_call_impl is None for part in (*find_layers(model), *find_trunks(model)))
 
 
 def _in_halves(device, *, compile):

@@ -13,10 +13,11 @@ import torch
 import torch._dynamo
 import torch._inductor.config
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, ModelError
 from turnwise.learner.head import fusing
 
 _VARIANTS = 32
@@ -101,6 +102,10 @@ class Compiled:
                 for part, call in self._calls:
                     part._compiled_call_impl = call
                 yield
+            except TorchDynamoException as error:
+                cause = getattr(error, "inner_exception", error)
+                reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
+                raise ModelError(f"torch.compile failed ({reason}): set learner.compile: false") from error
             finally:
                 for layer, _ in self._forwards:
                     layer.__dict__.pop("forward", None)
