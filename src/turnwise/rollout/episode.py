@@ -4,7 +4,6 @@ Invariant: ids go into the trajectory as they were fed and sampled, never re-tok
 sampled so far is in it, with the reason it stopped.
 """
 
-import asyncio
 import dataclasses
 from dataclasses import dataclass, field
 
@@ -49,14 +48,12 @@ class _Record:
 async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it."""
     record = _Record()
-
-    async def converse(clock: asyncio.Timeout) -> StopReason:
-        try:
-            return await _converse(player, env, task, luck, session, record)
-        finally:
-            await player.engine.end(session)
-
-    ending = await conclude(env, converse, seconds=player.limits.seconds)
+    try:
+        ending = await conclude(
+            env, lambda clock: _converse(player, env, task, luck, session, record), seconds=player.limits.seconds
+        )
+    finally:
+        await player.engine.end(session)
     return Trajectory(
         task=task,
         turns=tuple(record.turns),
