@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from turnwise.tools.corpus import read_corpus
-from turnwise.tools.retrieval import Index, Passage
-from turnwise.tools.search import open_index
+from turnwise.tools.search.corpus import read_corpus
+from turnwise.tools.search.retrieval import Index, Passage
+from turnwise.tools.search.tool import open_index
 
 _WORDS = 100_000
 _BATCH = 64

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from turnwise.envs import check_env
-from turnwise.envs.game import TextGame
-from turnwise.envs.games.sokoban_generator import LevelRecipe, generate_level
-from turnwise.envs.games.sokoban_solver import Verdict, solve
+from turnwise.envs.games.game import TextGame
+from turnwise.envs.games.sokoban.generator import LevelRecipe, generate_level
+from turnwise.envs.games.sokoban.solver import Verdict, solve
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.types import Message
 

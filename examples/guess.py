@@ -21,7 +21,7 @@ class Guess(ToolEnv):
         tasks = [Task(id=str(seed), seed=seed, data={"question": "Find my number, 1 to 10."}) for seed in range(500)]
         super().__init__(tasks=tasks, rewards=[found], process={"closer": 0.1}, max_turns=4)
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         self.number, self.best = random.Random(task.seed).randint(1, 10), 10
 
     @tool(quick=True)

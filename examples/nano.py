@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from turnwise.envs.base import Env
-from turnwise.envs.encyclopedia import Encyclopedia
+from turnwise.envs.encyclopedia.env import Encyclopedia
 from turnwise.types import Message, Task, ToolCall
 
 
@@ -42,7 +42,7 @@ class Recipe:
     context_weight: float = 0.3  # a model that never saw text learns to copy sooner when it also predicts what it reads
     steps: int = 8
     groups: int = 32
-    members: int = 8  # episodes per group: the same question, different luck
+    members: int = 8  # episodes per group: the same question, another episode seed
     turn_tokens: int = 64
     minibatch: int = 128  # episodes per optimizer step
     lr: float = 3e-4
@@ -184,10 +184,10 @@ class Sampler:
         return self.model(input_ids=ids.clamp(min=0), logits_to_keep=1, **past).logits[:, -1]
 
 
-async def play(env: Env, tasks: Sequence[Task], chat: Chat, sampler: Sampler, luck: random.Random) -> list[Episode]:
+async def play(env: Env, tasks: Sequence[Task], chat: Chat, sampler: Sampler, rng: random.Random) -> list[Episode]:
     """One episode per task, all side by side, until the environment has ended every one."""
     worlds, episodes = [env.spawn() for _ in tasks], [Episode() for _ in tasks]
-    contexts = [chat.context(await w.reset(task, luck.getrandbits(62))) for w, task in zip(worlds, tasks, strict=True)]
+    contexts = [chat.context(await w.reset(task, rng.getrandbits(62))) for w, task in zip(worlds, tasks, strict=True)]
     while any(contexts):
         for i, turn in enumerate(sampler.speak(contexts)):
             if turn.action:
@@ -198,9 +198,9 @@ async def play(env: Env, tasks: Sequence[Task], chat: Chat, sampler: Sampler, lu
     return episodes
 
 
-async def watch_expert(env: Env, task: Task, luck: int) -> list[tuple[Sequence[Message], Message]]:
+async def watch_expert(env: Env, task: Task, episode_seed: int) -> list[tuple[Sequence[Message], Message]]:
     """A conversation in which the environment's expert plays the agent, as pairs of what it read and what it said."""
-    pairs, messages, done = [], await env.reset(task, luck), False
+    pairs, messages, done = [], await env.reset(task, episode_seed), False
     while not done:
         pairs.append((messages, env.expert()))
         step = await env.step(pairs[-1][1])
@@ -223,7 +223,7 @@ def score(model: LlamaForCausalLM, ids: Tensor, chosen: Tensor) -> Tensor:
     return -torch.nn.functional.cross_entropy(logits, ids[chosen], reduction="none")
 
 
-def imitation_loss(model: LlamaForCausalLM, episodes: Sequence[Episode], context_weight: float) -> Tensor:
+def sft_loss(model: LlamaForCausalLM, episodes: Sequence[Episode], context_weight: float) -> Tensor:
     ids, sampled = lay_out(episodes)  # [B, W]
     after_prompt = (sampled.cumsum(1) > 0) & (ids >= 0)  # [B, W]
     weight = torch.where(sampled, 1.0, context_weight)[after_prompt]  # [M]
@@ -252,13 +252,13 @@ def descend(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, loss: Ten
     optimizer.step()
 
 
-def cold_start(model: LlamaForCausalLM, demonstrations: Sequence[Episode], recipe: Recipe) -> None:
+def sft(model: LlamaForCausalLM, demonstrations: Sequence[Episode], recipe: Recipe) -> None:
     """Imitation, once through: the model learns to read, to search and to answer, and mostly to stop too early."""
     batches = torch.randperm(len(demonstrations)).split(recipe.cold_batch)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.95))
     rate = OneCycleLR(optimizer, recipe.cold_lr, len(batches), pct_start=0.03, cycle_momentum=False)
     for number, batch in enumerate(batches, 1):
-        loss = imitation_loss(model, [demonstrations[i] for i in batch], recipe.context_weight)
+        loss = sft_loss(model, [demonstrations[i] for i in batch], recipe.context_weight)
         descend(model, optimizer, loss)
         rate.step()
         if number % 100 == 0:
@@ -274,7 +274,7 @@ async def main(recipe: Recipe) -> None:
     chat = Chat(message for pairs in chats[:400] for read, said in pairs for message in (*read, said))
     model = make_model(recipe, chat.tokenizer.get_vocab_size())
     shown = [[Turn(context=chat.context(read), action=chat.action(said)) for read, said in pairs] for pairs in chats]
-    cold_start(model, [Episode(turns=turns) for turns in shown], recipe)
+    sft(model, [Episode(turns=turns) for turns in shown], recipe)
 
     async def sample(tasks: Sequence[Task], what: str, greedy: bool = False) -> list[Episode]:
         sampler = Sampler(model, len(tasks), end=chat.end, turn_tokens=recipe.turn_tokens, greedy=greedy)

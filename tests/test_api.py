@@ -6,7 +6,7 @@ import yaml
 import turnwise
 from tiny_runs import SIGNALS, SMALLEST, Signals, Silent, records, same_weights, tiny_data, weights
 from turnwise import Env, Message, Step, Task, ToolEnv, tool
-from turnwise.cli import main
+from turnwise.cli.main import main
 from turnwise.errors import ConfigError, EnvError
 from turnwise.rewards import exact_match_reward
 from turnwise.runs import RunDirectory, read_trajectories
@@ -23,7 +23,7 @@ class Shop(ToolEnv):
     def __init__(self) -> None:
         super().__init__(rewards=[exact_match_reward], process={"asked": 0.1}, max_turns=3)
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         self._item, self._asked = task.id, False
 
     @tool
@@ -52,10 +52,15 @@ def test_trains_on_ones_own_environment_and_tasks(tmp_path):
         steps=2,
         run=tmp_path / "run",
         display=Silent(),
-        cold_start={"demonstrations": 96, "batch": 8, "optimizer": {"lr": 1e-2}},
-        **TINY | {"model": model, "rollout": {"tasks": 3, "responses": 4, "turn_tokens": 24}, "evaluate": {"tasks": 3}},
+        sft={"demonstrations": 96, "batch": 8, "optimizer": {"lr": 1e-2}},
+        **TINY
+        | {
+            "model": model,
+            "rollout": {"groups_per_step": 3, "group_size": 4, "turn_tokens": 24},
+            "evaluate": {"tasks": 3},
+        },
     )
-    demonstrations = read_trajectories(run.trajectory_file("cold_start", 0))
+    demonstrations = read_trajectories(run.trajectory_file("sft", 0))
     assert {group.task.id for group in demonstrations} == set(PRICES)
     assert {tuple(group.trajectories[0].rewards.items()) for group in demonstrations} == {
         (("asked", 0.1), ("exact_match", 1.0))
@@ -91,7 +96,7 @@ def test_a_run_of_ones_own_goes_on(tmp_path):
 class Endless(Env):
     """Leaves it to the rollout's limits to end an episode."""
 
-    async def reset(self, task: Task, luck: int):
+    async def reset(self, task: Task, episode_seed: int):
         return [Message(role="user", content="And?")]
 
     async def step(self, message: Message) -> Step:
@@ -115,7 +120,7 @@ def test_an_episode_need_not_end_by_itself(tmp_path):
     [
         ({"algorithm": "grop"}, ConfigError, "algorithm: 'grop' is unknown .did you mean 'grpo'.*; there are ppo, "),
         ({"rolout": {"tasks": 2}}, ConfigError, "rolout: unknown key .* did you mean 'rollout'"),
-        ({"rollout": {"taks": 2}}, ConfigError, "rollout.taks: unknown key .* did you mean 'tasks'"),
+        ({"rollout": {"grop_size": 2}}, ConfigError, "rollout.grop_size: unknown key .* did you mean 'group_size'"),
         ({"env": "encyclopaedia"}, ConfigError, "did you mean 'encyclopedia'"),
         ({"tasks": []}, EnvError, "has no tasks"),
         ({"env": Shop()}, EnvError, "Shop brings no tasks: pass tasks="),

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from tiny_runs import COLD_START, Died, model_folder, run_tiny, tiny_config, tiny_data
+from tiny_runs import SFT, Died, model_folder, run_tiny, tiny_config, tiny_data
 from turnwise.config import ALGORITHMS, Config, load_config, load_run_config
 from turnwise.credit.estimate import Estimator
 from turnwise.errors import ConfigError, RunError
@@ -15,16 +15,16 @@ EVERYTHING = {
     "env": {"name": "encyclopedia", "args": {"hops": [1, 2], "lazy": 0.5}},
     "model": {"lora": {"targets": ["q_proj"]}, "dtype": "bfloat16", "autocast": True, "tokenizer": "some/where"},
     "seed": 7,
-    "cold_start": {"chats": "on", "optimizer": {"lr": 1e-5, "betas": [0.9, 0.95]}},
+    "sft": {"chats": "on", "optimizer": {"lr": 1e-5, "betas": [0.9, 0.95]}},
     "rollout": {"episode_tokens": 100, "seconds": 1.5, "context_tokens": 64},
-    "loss": {"dual_clip": None, "kl": 0.1, "kl_in": "reward", "kl_estimator": "k2", "value_clip": 0.2},
+    "loss": {"dual_clip": None, "kl_coef": 0.1, "kl_in": "reward", "kl_estimator": "k2", "value_clip": 0.2},
     "learner": {"optimizer": {"max_grad_norm": None, "schedule": "cosine"}, "critic": {"warmup": 3}},
     "evaluate": {"temperature": 0.5, "split": "1e3"},
     "stability": {
         "mode": "auto",
         "filter": {"rule": "top_p", "mass": 0.8, "refill": 3},
         "monitor": {"window": 3, "information_every": 10},
-        "remedy": {"filter": None, "clip_high": None, "kl": None, "estimator": "bilevel-gae"},
+        "remedy": {"filter": None, "clip_high": None, "kl_coef": None, "estimator": "bilevel-gae"},
         "recovery": 5,
     },
     "render": {"template": "a/b.jinja", "variables": {"enable_thinking": False, "date_string": "26 Jul 2024"}},
@@ -47,23 +47,23 @@ def test_the_algorithms_are_all_the_estimators():
 def test_overrides_are_laid_over_the_recipe(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tiny_data()))
-    config = load_config(recipe, ["steps=7", "learner.optimizer.lr=1e-4", "cold_start.batch=2", "rollout.seconds=null"])
+    config = load_config(recipe, ["steps=7", "learner.optimizer.lr=1e-4", "sft.batch=2", "rollout.seconds=null"])
     assert (config.steps, config.learner.optimizer.lr, config.rollout.seconds) == (7, 1e-4, None)
-    assert config.cold_start is not None
-    assert config.cold_start.batch == 2
-    assert config.rollout.tasks == 4, "what the override does not name stays"
+    assert config.sft is not None
+    assert config.sft.batch == 2
+    assert config.rollout.groups_per_step == 4, "what the override does not name stays"
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce++-baseline"])
 def test_groups_of_one_teach_a_comparison_nothing(estimator):
-    with pytest.raises(ConfigError, match=r"rollout\.responses: .* set 2 or more"):
-        tiny_config(credit={"estimator": estimator}, rollout={"responses": 1})
-    tiny_config(credit={"estimator": estimator}, rollout={"responses": 1}, steps=0)
+    with pytest.raises(ConfigError, match=r"rollout\.group_size: .* set 2 or more"):
+        tiny_config(credit={"estimator": estimator}, rollout={"group_size": 1})
+    tiny_config(credit={"estimator": estimator}, rollout={"group_size": 1}, steps=0)
 
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce++"])
 def test_groups_of_one_are_enough_without_a_comparison(estimator):
-    assert tiny_config(credit={"estimator": estimator}, rollout={"responses": 1}).rollout.responses == 1
+    assert tiny_config(credit={"estimator": estimator}, rollout={"group_size": 1}).rollout.group_size == 1
 
 
 @pytest.mark.parametrize("decoding", [{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}])
@@ -74,16 +74,16 @@ def test_only_training_needs_the_whole_distribution(decoding):
 
 
 def test_samples_that_wait_for_their_update_are_not_saved():
-    serving = {"tasks": 4, "serves": 3}
-    with pytest.raises(ConfigError, match=r"^steps: 4 is not a multiple of rollout.serves, 3: change either$"):
+    serving = {"groups_per_step": 4, "updates_per_rollout": 3}
+    with pytest.raises(ConfigError, match=r"^steps: 4 is no multiple of rollout.updates_per_rollout=3: change either$"):
         tiny_config(rollout=serving, steps=4, checkpoint={"every": 3})
-    with pytest.raises(ConfigError, match=r"^checkpoint.every: 10 is not a multiple of rollout.serves, 3"):
+    with pytest.raises(ConfigError, match=r"^checkpoint.every: 10 is no multiple of rollout.updates_per_rollout=3"):
         tiny_config(rollout=serving, steps=6)
     tiny_config(rollout=serving, steps=6, checkpoint={"every": 3})
 
 
 def test_a_filter_needs_something_to_go_by():
-    lonely = {"rollout": {"responses": 1}, "credit": {"estimator": "gae"}}
+    lonely = {"rollout": {"group_size": 1}, "credit": {"estimator": "gae"}}
     with pytest.raises(ConfigError, match=r"^stability.filter: one response per task has no spread to go by"):
         tiny_config(**lonely, stability={"filter": {"rule": "top_p"}})
     with pytest.raises(ConfigError, match=r"^stability.remedy.filter: one response per task"):
@@ -111,6 +111,6 @@ def test_a_run_is_evaluated_with_its_newest_weights(tmp_path):
 
 def test_a_run_that_has_saved_nothing_cannot_be_evaluated(tmp_path):
     with pytest.raises(Died):
-        run_tiny(tmp_path / "run", cold_start=COLD_START, die=lambda event, number: event == "cold start")
+        run_tiny(tmp_path / "run", sft=SFT, die=lambda event, number: event == "cold start")
     with pytest.raises(RunError, match="has no checkpoint yet"):
         load_run_config(tmp_path / "run")

@@ -70,7 +70,7 @@ def test_a_section_that_fails_is_charged_and_closed(clock):
 
 def test_an_entry_begins_where_the_last_one_ended_even_within_a_section(clock):
     ledger = Ledger(clock)
-    with ledger.spend("cold_start"):
+    with ledger.spend("sft"):
         clock.spend(2)
         ledger.count(sampled=3)
         first = ledger.close_step()
@@ -78,9 +78,9 @@ def test_an_entry_begins_where_the_last_one_ended_even_within_a_section(clock):
         ledger.count(sampled=4, failed=1)
         ledger.count(sampled=1)
         second = ledger.close_step()
-    assert first == Entry(seconds={"other": 0.0, "cold_start": 2.0}, tokens={"sampled": 3}, wall=2.0)
-    assert second == Entry(seconds={"cold_start": 5.0}, tokens={"sampled": 5, "failed": 1}, wall=5.0)
-    assert ledger.close_step() == Entry(seconds={"other": 0.0, "cold_start": 0.0}, wall=0.0)
+    assert first == Entry(seconds={"other": 0.0, "sft": 2.0}, tokens={"sampled": 3}, wall=2.0)
+    assert second == Entry(seconds={"sft": 5.0}, tokens={"sampled": 5, "failed": 1}, wall=5.0)
+    assert ledger.close_step() == Entry(seconds={"other": 0.0, "sft": 0.0}, wall=0.0)
 
 
 def test_sections_that_overlap_are_a_bug_and_not_a_wrong_sum(clock):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from turnwise.errors import ConfigError
-from turnwise.settings import Settings, dump_settings, load_yaml, parse_settings, read_recipe
+from turnwise.recipes import read_recipe
+from turnwise.settings import Settings, dump_settings, load_yaml, parse_settings
 
 
 class Kind(StrEnum):
@@ -112,8 +113,11 @@ def test_free_form_sections_take_anything():
         ("seeds=[1, a]", 'seeds.1: expected an integer, got "a" in override'),
         ("betas=[1]", "betas.1: required, but missing in override"),
         ("kind=dpo", "kind: expected 'grpo' or 'ppo', got \"dpo\" in override"),
-        ("rollout.tasks", "override 'rollout.tasks': write it as section.key=value, such as rollout.tasks=8"),
-        ("rollout..tasks=1", "override 'rollout..tasks=1': write it as section.key=value, such as rollout.tasks=8"),
+        ("rollout.tasks", "override 'rollout.tasks': write it as section.key=value, such as rollout.group_size=8"),
+        (
+            "rollout..tasks=1",
+            "override 'rollout..tasks=1': write it as section.key=value, such as rollout.group_size=8",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(override: str, message: str):
@@ -219,7 +223,7 @@ def test_a_missing_recipe_names_the_ones_near_by(tmp_path: Path, monkeypatch: py
     write(tmp_path, "recipes/sokoban.yaml", "")
     with pytest.raises(ConfigError, match=r"^dmeo\.yaml: no such recipe; did you mean recipes/demo\.yaml\?$"):
         read_recipe("dmeo.yaml")
-    with pytest.raises(ConfigError, match=r"near by: recipes/demo\.yaml, recipes/sokoban\.yaml$"):
+    with pytest.raises(ConfigError, match=r"near by: recipes/demo\.yaml, recipes/sokoban\.yaml;"):
         read_recipe("recipes/zzzz.yaml")
     with pytest.raises(ConfigError, match=r"^recipes: no such recipe; near by: "):
         read_recipe("recipes")

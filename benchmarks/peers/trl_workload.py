@@ -2,7 +2,7 @@
 
 It runs in a virtual environment of its own and needs nothing of turnwise: torch 2.13, trl 1.16, transformers 5.22,
 accelerate, datasets. The last line it prints is JSON: the seconds of every step after the warm-up, and the tokens that
-each trajectory held. `turnwise bench speed --peer PYTHON` starts it; `turnwise.bench.speed_steps` is the same work.
+each trajectory held. `turnwise bench speed --peer PYTHON` starts it; `benchmarks.speed.steps` is the same work.
 
 The work has a fixed shape: a random Qwen2 of 6.8 million parameters; prompts x generations episodes a step; turns of
 exactly so many sampled tokens; one optimizer step per batch, no reference, temperature 1, float32. A random model

@@ -9,7 +9,7 @@ from turnwise.errors import ConfigError
 from turnwise.runs import Display, RunDirectory
 from turnwise.settings import parse_settings
 from turnwise.tools.spelling import suggest
-from turnwise.trainer import run_training
+from turnwise.training.trainer import run_training
 from turnwise.types import Task
 
 
@@ -36,7 +36,7 @@ def train(
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.
         display: Where progress is shown; the terminal by default.
-        sections: Further sections of a recipe: `rollout={"tasks": 16}`, `learner={"optimizer": {"lr": 1e-5}}`.
+        sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`.
     """
     if algorithm not in ALGORITHMS:
         raise ConfigError(

@@ -9,18 +9,19 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.local import EngineSettings
+from turnwise.engines.local.engine import EngineSettings
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, RunError
-from turnwise.evaluate import EvaluateSettings
-from turnwise.learner.learner import LearnerSettings
-from turnwise.learner.models import ModelSettings
+from turnwise.evaluation import EvaluateSettings
+from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.sft import SFTSettings
 from turnwise.losses.settings import LossSettings
+from turnwise.models.loading import ModelSettings
+from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
 from turnwise.runs import Checkpoints, RunDirectory
-from turnwise.settings import Settings, parse_settings, read_recipe
-from turnwise.sft import ColdStartSettings
+from turnwise.settings import Settings, parse_settings
 from turnwise.stability import Regime, StabilitySettings
 
 
@@ -40,8 +41,8 @@ class Config(Settings):
     model: ModelSettings = ModelSettings()
     seed: int = Field(default=0, ge=0)
     steps: int = Field(default=100, ge=0)
-    """Training steps: each samples `rollout.tasks` × `rollout.responses` episodes and learns from them."""
-    cold_start: ColdStartSettings | None = None
+    """Training steps: each samples `rollout.groups_per_step` × `rollout.group_size` episodes and learns from them."""
+    sft: SFTSettings | None = None
     """Imitate demonstrations first; None begins with reinforcement learning."""
     rollout: RolloutSettings = RolloutSettings()
     credit: CreditSettings = CreditSettings()
@@ -89,7 +90,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """A recipe with overrides: `load_config("recipes/encyclopedia-grpo.yaml", ["steps=20", "loss.kl=0.01"])`."""
+    """A recipe with overrides: `load_config("encyclopedia-grpo", ["steps=20", "loss.kl_coef=0.01"])`."""
     return check_config(parse_settings(Config, read_recipe(path), overrides=overrides, source=str(path)))
 
 
@@ -112,26 +113,26 @@ def _check_regimes(config: Config) -> None:
             said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise ConfigError(f"stability.remedy: {said}") from None
     for where, regime in regimes:
-        if config.rollout.responses > 1:
+        if config.rollout.group_size > 1:
             continue
         if regime.credit.compares_groups:
             raise ConfigError(
-                f"rollout.responses: {regime.credit.estimator} compares a task's responses with each other: set 2 or "
+                f"rollout.group_size: {regime.credit.estimator} compares a task's responses with each other: set 2 or "
                 "more"
             )
         if regime.filter.rule != "none":
             raise ConfigError(
-                f"{where}: one response per task has no spread to go by: set rollout.responses to 2 or more, or the "
+                f"{where}: one response per task has no spread to go by: set rollout.group_size to 2 or more, or the "
                 "rule to none"
             )
 
 
 def _check_serving(config: Config) -> None:
     """Samples that wait for their update are not saved, so a checkpoint may only stand between two rollouts."""
-    serves = config.rollout.serves
+    serves = config.rollout.updates_per_rollout
     for name, value in (("steps", config.steps), ("checkpoint.every", config.checkpoint.every)):
         if value % serves:
-            raise ConfigError(f"{name}: {value} is not a multiple of rollout.serves, {serves}: change either")
+            raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={serves}: change either")
 
 
 def load_run_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -25,7 +25,7 @@ ACCOUNTS: Mapping[str, str] = {
     "padding": "the share of prefill, log-probabilities and update that fell to padding",
     "diagnose": "vitals of the run, and what is done about them",
     "evaluate": "counting what held-out episodes came to; playing them is in the accounts above",
-    "cold_start": "demonstrations, and learning from them",
+    "sft": "demonstrations, and learning from them",
     "store": "trajectories, metrics and this report",
     "checkpoint": "writing checkpoints and reading them",
     "prepare": "libraries, environment, data, model, optimizer",

@@ -1,4 +1,4 @@
-"""The base of every configuration model, and the way from a recipe to settings.
+"""The base of every configuration model, and the way from plain data to settings.
 
 Invariant: whatever a user can write wrongly (a key, a value, a file) becomes one line of `ConfigError` that says
 where it was written and what would have been right; nothing is coerced and nothing is ignored.
@@ -10,7 +10,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias, TypeVar, get_args
 
 import yaml
@@ -42,20 +41,12 @@ class Recipe(dict[str, object]):
         self.origins = dict(origins)
 
 
-def read_recipe(path: str | Path) -> Recipe:
-    """Reads a recipe, laid over the one it `extends` (relative to itself), if any.
-
-    Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
-    """
-    return _read_recipe(Path(path), ())
-
-
 def parse_settings(cls: type[S], data: Mapping[str, object], *, overrides: Sequence[str] = (), source: str) -> S:
     """Settings from data and overrides such as `"optimizer.lr=1e-4"`, whose values are YAML.
 
     `source` names the data in errors: the recipe's path. A value from a recipe that was extended names that one.
     """
-    plain = _plain(data, source)
+    plain = plain_data(data, source)
     origins = dict(data.origins) if isinstance(data, Recipe) else {}
     for override in overrides:
         path = _override(plain, override)
@@ -143,49 +134,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _read_recipe(path: Path, extended_by: tuple[Path, ...]) -> Recipe:
-    if path.resolve() in extended_by:
-        chain = " -> ".join(p.name for p in (*extended_by, path))
-        raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
-    data = _read_mapping(path)
-    base = data.pop("extends", None)
-    origins = {leaf: str(path) for leaf, _ in leaves(data)}
-    if base is None:
-        return Recipe(data, origins)
-    if not isinstance(base, str):
-        raise ConfigError(f"extends: expected the file name of another recipe, got {_show(base)} in {path}")
-    below = _read_recipe(path.parent / base, (*extended_by, path.resolve()))
-    return Recipe(_merge(below, data), below.origins | origins)
-
-
-def _read_mapping(path: Path) -> dict[str, object]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise ConfigError(f"{path}: no such recipe; {_nearby(path)}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not YAML: the file is not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read this recipe: {error.strerror}") from None
-    data = load_yaml(text, source=str(path))
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a recipe is a mapping of sections, not {_show(data)}")
-    return _plain(data, str(path))
-
-
-def _nearby(path: Path) -> str:
-    folders = [path, path.parent, Path("recipes")]
-    found = {str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml")}
-    by_name = {Path(file).stem: file for file in sorted(found)}
-    near = difflib.get_close_matches(path.stem, by_name, n=1)
-    if near:
-        return f"did you mean {by_name[near[0]]}?"
-    return f"near by: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
-
-
-def _plain(data: Mapping[str, object], source: str) -> dict[str, object]:
+def plain_data(data: Mapping[str, object], source: str) -> dict[str, object]:
     """A copy made of JSON's types alone: keys are text, tuples are lists."""
     try:
         copy: dict[str, object] = json.loads(json.dumps(dict(data)))
@@ -194,21 +143,12 @@ def _plain(data: Mapping[str, object], source: str) -> dict[str, object]:
     return copy
 
 
-def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, object]:
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        joins = isinstance(value, Mapping) and value and isinstance(below, Mapping)
-        merged[key] = _merge(below, value) if joins else value  # type: ignore[arg-type]  # both are, when joins
-    return merged
-
-
 def _override(data: dict[str, object], override: str) -> KeyPath:
     """Sets one `a.b=c` in place, making the sections it passes through."""
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path):
-        raise ConfigError(f"override '{override}': write it as section.key=value, such as rollout.tasks=8")
+        raise ConfigError(f"override '{override}': write it as section.key=value, such as rollout.group_size=8")
     section = data
     for part in path[:-1]:
         below = section.get(part)
@@ -216,7 +156,7 @@ def _override(data: dict[str, object], override: str) -> KeyPath:
         section[part] = inner
         section = inner
     value = load_yaml(text, source=f"override '{override}'")
-    section[path[-1]] = _plain({"value": value}, f"override '{override}'")["value"]
+    section[path[-1]] = plain_data({"value": value}, f"override '{override}'")["value"]
     return path
 
 
@@ -242,7 +182,7 @@ def _explain(
         said = here[0]["msg"].partition(", ")[2]
         return f"{key}: {said} ({origin}){more}" if key else f"{origin}: {said}{more}"
     expected = " or ".join(dict.fromkeys(_expected(error["msg"]) for error in here))
-    return f"{key or 'the recipe'}: expected {expected}, got {_show(here[0]['input'])} in {origin}{more}"
+    return f"{key or 'the recipe'}: expected {expected}, got {show_value(here[0]['input'])} in {origin}{more}"
 
 
 def _key_path(error: ErrorDetails, data: object) -> KeyPath:
@@ -308,6 +248,6 @@ def _expected(message: str) -> str:
     return _WORDS.get(said, f"a value {said}" if said.startswith(("greater", "less", "a multiple")) else said)
 
 
-def _show(value: object) -> str:
+def show_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -28,7 +28,7 @@ class Task:
 
     id: str
     seed: int = 0
-    """Fixes the level or the question; an episode's luck is a seed of its own."""
+    """Fixes the level or the question; an episode's episode seed is a seed of its own."""
     data: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -201,7 +201,7 @@ class Trajectory:
     task: Task
     turns: tuple[Turn, ...]
     stop: StopReason
-    luck: int = 0
+    episode_seed: int = 0
     """The seed of this episode's own noise: members of a group differ in it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -251,7 +251,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The trajectories of one task, all from the same initial state; they differ in luck alone."""
+    """The trajectories of one task, all from the same initial state; they differ in episode seed alone."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]

@@ -1,8 +1,8 @@
 """Bi-level GAE by hand: from turn to turn, then from a turn's last token to its first."""
 
 import pytest
-from credit_by_hand import episodes, random_rewards, random_values
 
+from credit_by_hand import episodes, random_rewards, random_values
 from turnwise.credit.bilevel_gae import bilevel_gae
 from turnwise.credit.gae import gae
 from turnwise.errors import ConfigError

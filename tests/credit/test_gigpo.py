@@ -1,8 +1,8 @@
 """GiGPO by hand: the trajectory against its group, and the turn against the turns played in the same state."""
 
 import pytest
-from credit_by_hand import episodes, per_turn, random_rewards
 
+from credit_by_hand import episodes, per_turn, random_rewards
 from turnwise.credit.gigpo import gigpo
 from turnwise.credit.grpo import grpo
 from turnwise.errors import ConfigError

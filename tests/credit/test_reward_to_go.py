@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from credit_by_hand import episodes, per_turn, random_rewards
 
+from credit_by_hand import episodes, per_turn, random_rewards
 from turnwise.credit.reward_to_go import reward_to_go
 from turnwise.credit.rloo import rloo
 

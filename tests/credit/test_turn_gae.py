@@ -1,8 +1,8 @@
 """Turn-level GAE by hand: one value and one advantage per turn, whatever the turn's length."""
 
 import pytest
-from credit_by_hand import episodes, per_turn, random_rewards, random_values
 
+from credit_by_hand import episodes, per_turn, random_rewards, random_values
 from turnwise.credit.gae import gae
 from turnwise.credit.turn_gae import turn_gae
 from turnwise.errors import ConfigError

@@ -5,16 +5,16 @@ import random
 
 import pytest
 import torch
-from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, make_model
 from transformers import AutoModelForCausalLM
 
-import turnwise.engines.forward as forward_module
+import turnwise.engines.local.forward as forward_module
+from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, make_model
+from turnwise.compute.device import bucket
 from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
-from turnwise.engines.device import bucket
-from turnwise.engines.lanes import Lanes
-from turnwise.engines.lean import LeanForward
-from turnwise.engines.projections import Projections
-from turnwise.engines.whole import WholeForward
+from turnwise.engines.local.fused import LeanForward
+from turnwise.engines.local.hf import WholeForward
+from turnwise.engines.local.projections import Projections
+from turnwise.engines.local.runner import Lanes
 
 
 def engine_of(model, *, slots: int = 3, prefill_tokens: int = 24) -> LocalEngine:

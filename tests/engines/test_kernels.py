@@ -4,21 +4,21 @@ import os
 
 import pytest
 import torch
-from tiny_models import ALL_KINDS, VOCABULARY, make_model
 
-from turnwise.engines.anatomy import read_anatomy
-from turnwise.engines.cache import Decode, KeyValues, Prefill
-from turnwise.engines.forward import read_windows
-from turnwise.engines.lean import LeanForward
-from turnwise.engines.plain import PlainSteps
-from turnwise.engines.sampler import sample
+from tiny_models import ALL_KINDS, VOCABULARY, make_model
+from turnwise.engines.local.architecture import read_anatomy
+from turnwise.engines.local.cache import Decode, KeyValues, Prefill
+from turnwise.engines.local.forward import read_windows
+from turnwise.engines.local.fused import LeanForward
+from turnwise.engines.local.sampling import sample
+from turnwise.engines.local.torch_ops import PlainSteps
 
 pytest.importorskip("triton", reason="no Triton here")
 if not torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("kernels need a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from turnwise.engines.kernels import steps as kernel_steps  # needs Triton
-from turnwise.engines.kernels.sampler import sample_rows
+from turnwise.engines.local.kernels import steps as kernel_steps  # needs Triton
+from turnwise.engines.local.kernels.sampler import sample_rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

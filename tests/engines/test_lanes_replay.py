@@ -9,11 +9,11 @@ import random
 from itertools import chain
 
 import pytest
-from tiny_models import VOCABULARY, greedy_by_full_forwards, make_model
 
+from tiny_models import VOCABULARY, greedy_by_full_forwards, make_model
 from turnwise.engines import EngineSettings, LocalEngine, Sampling
-from turnwise.engines.cache import Prefill
-from turnwise.engines.lanes import Feed, Lanes, _Size
+from turnwise.engines.local.cache import Prefill
+from turnwise.engines.local.runner import Feed, Lanes, _Size
 
 GREEDY = Sampling(max_tokens=8, stop_ids=(), temperature=0)
 
@@ -244,7 +244,7 @@ def test_a_lane_goes_on_where_its_feed_ended():
 
 
 def test_prefills_too_long_to_be_worth_it_are_not_padded(monkeypatch):
-    monkeypatch.setattr("turnwise.engines.lanes._REPLAYED_TOKENS", 4)
+    monkeypatch.setattr("turnwise.engines.local.runner._REPLAYED_TOKENS", 4)
     lanes = lanes_of(replayed=True)
     begin(lanes, (0, 0, [1, 2, 3]), (1, 0, [4, 5]))
     assert lanes._graphs.keys == []

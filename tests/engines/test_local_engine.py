@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
-from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, logprobs_by_full_forward, make_model
 
+from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, logprobs_by_full_forward, make_model
 from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
 from turnwise.errors import ModelError
 from turnwise.types import Finish

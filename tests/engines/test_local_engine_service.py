@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import torch
-from tiny_models import greedy_by_full_forwards, logprobs_by_full_forward, make_model
 
+from tiny_models import greedy_by_full_forwards, logprobs_by_full_forward, make_model
 from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
 from turnwise.errors import ModelError
 

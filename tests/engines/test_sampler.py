@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from turnwise.engines.sampler import draw_uniforms, sample
+from turnwise.engines.local.sampling import draw_uniforms, sample
 
 GRID = 2000
 LOGITS = torch.tensor([0.05, 0.5, 0.15, 0.3]).log()

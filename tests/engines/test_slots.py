@@ -3,7 +3,7 @@
 import asyncio
 
 from turnwise.engines.base import Sampling
-from turnwise.engines.slots import Request, Slot, SlotTable, shared_prefix
+from turnwise.engines.local.slots import Request, Slot, SlotTable, shared_prefix
 
 
 def seat(table: SlotTable, session: str, prompt: list[int]) -> Slot:

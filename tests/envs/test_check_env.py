@@ -13,14 +13,14 @@ from turnwise.types import Message, Step, Task, ToolCall, ToolSpec
 
 
 class Walk(Env):
-    """Say `right` until position 3; a slip, by luck, leaves you where you are."""
+    """Say `right` until position 3; a slip, by episode seed, leaves you where you are."""
 
     def tasks(self, split):
         return [Task(id=f"{split}-{i}", seed=i) for i in range(4)]
 
-    async def reset(self, task, luck):
+    async def reset(self, task, episode_seed):
         self.position, self.turns, self.done = task.seed % 2, 0, False
-        self.noise = random.Random(luck)
+        self.noise = random.Random(episode_seed)
         return [Message(role="user", content=f"You are at {self.position}.")]
 
     async def step(self, message):
@@ -65,18 +65,18 @@ class BrokenTasks(Walk):
 
 
 class RandomStart(Walk):
-    async def reset(self, task, luck):
-        return [*await super().reset(task, luck), Message(role="user", content=str(random.random()))]
+    async def reset(self, task, episode_seed):
+        return [*await super().reset(task, episode_seed), Message(role="user", content=str(random.random()))]
 
 
 class LuckyStart(Walk):
-    async def reset(self, task, luck):
-        return [*await super().reset(task, luck), Message(role="user", content=f"luck {luck}")]
+    async def reset(self, task, episode_seed):
+        return [*await super().reset(task, episode_seed), Message(role="user", content=f"episode seed {episode_seed}")]
 
 
 class Mute(Walk):
-    async def reset(self, task, luck):
-        await super().reset(task, luck)
+    async def reset(self, task, episode_seed):
+        await super().reset(task, episode_seed)
         return []
 
 
@@ -126,9 +126,9 @@ class Shared(Walk):
     def __init__(self):
         self.shared = [0]
 
-    async def reset(self, task, luck):
+    async def reset(self, task, episode_seed):
         self.shared[0] = 0
-        return await super().reset(task, luck)
+        return await super().reset(task, episode_seed)
 
     async def step(self, message):
         self.shared[0] += 1
@@ -212,8 +212,8 @@ class FailingClose(Walk):
     [
         (NoTasks, "tasks('train') is empty\ntasks('test') is empty\nthere is no task to play"),
         (BrokenTasks, "tasks('train') raised EnvError: BrokenTasks brings no tasks"),
-        (RandomStart, "reset gives different messages for the same task and luck"),
-        (LuckyStart, "reset's messages depend on luck"),
+        (RandomStart, "reset gives different messages for the same task and episode seed"),
+        (LuckyStart, "reset's messages depend on episode_seed"),
         (Mute, "reset gave no message to read"),
         (ChokesOnEmptyText, "step on empty text raised IndexError"),
         (ChokesOnUnknownTool, "raised KeyError"),
@@ -221,7 +221,10 @@ class FailingClose(Walk):
         (Nameless, "it needs a name and a finite value"),
         (InfiniteMetric, "reward or metric 'speed' is inf"),
         (NotAStep, "step returned tuple, not a Step"),
-        (Unrepeatable, "played twice with the same luck and messages, the episode differs (first seen in turn 0)"),
+        (
+            Unrepeatable,
+            "played twice with the same episode seed and messages, the episode differs (first seen in turn 0)",
+        ),
         (Shared, "episodes disturb each other"),
         (PaysTwice, "a step after done is answered; raise EnvError"),
         (DriftingKey, "state_key() changes while the state does not"),

@@ -9,17 +9,17 @@ from itertools import pairwise
 import pytest
 
 from turnwise.envs.check import check_env
-from turnwise.envs.encyclopedia import MOST_PEOPLE, Encyclopedia
-from turnwise.envs.encyclopedia_questions import ASKS, NOUNS, draw_chain
-from turnwise.envs.encyclopedia_world import FACTS, KINDS, make_world
+from turnwise.envs.encyclopedia.env import MOST_PEOPLE, Encyclopedia
+from turnwise.envs.encyclopedia.questions import ASKS, NOUNS, draw_chain
+from turnwise.envs.encyclopedia.world import FACTS, KINDS, make_world
 from turnwise.errors import EnvError
 from turnwise.types import Message, Task, ToolCall
 
 
-def play_expert(env, task, luck):
+def play_expert(env, task, episode_seed):
     """What the expert searched for, what it read, and what its answer earned."""
     live = env.spawn()
-    asyncio.run(live.reset(task, luck))
+    asyncio.run(live.reset(task, episode_seed))
     queries, read = [], []
     while True:
         message = live.expert()
@@ -165,7 +165,7 @@ def test_a_diligent_expert_always_succeeds_and_reads_every_fact():
     env = Encyclopedia(hops=[1, 2, 3], lazy=0.0)
     for place in range(60):
         task = env.task("train", place)
-        queries, read, reward = play_expert(env, task, luck=place)
+        queries, read, reward = play_expert(env, task, episode_seed=place)
         assert reward == 1.0
         known = [task.data["subject"], *task.data["met"][:-1]]
         wanted = [f"{relation} of {name}" for relation, name in zip(task.data["chain"], known, strict=True)]
@@ -176,14 +176,14 @@ def test_a_diligent_expert_always_succeeds_and_reads_every_fact():
 def test_a_lazy_expert_looks_once_and_never_succeeds():
     env = Encyclopedia(hops=[2, 3], lazy=1.0)
     for place in range(60):
-        queries, _, reward = play_expert(env, env.task("train", place), luck=place)
+        queries, _, reward = play_expert(env, env.task("train", place), episode_seed=place)
         assert (len(queries), reward) == (1, 0.0)
 
 
 def test_the_share_of_lazy_episodes_is_the_one_asked_for():
     env = Encyclopedia(hops=[2], lazy=0.7)
     task = env.task("train", 0)
-    lazy = [len(play_expert(env, task, luck)[0]) == 1 for luck in range(400)]
+    lazy = [len(play_expert(env, task, episode_seed)[0]) == 1 for episode_seed in range(400)]
     # The standard deviation of the share is √(.7 × .3 / 400) = .023.
     assert abs(sum(lazy) / 400 - 0.7) < 4 * 0.023
 

@@ -10,10 +10,10 @@ from turnwise.errors import EnvError
 from turnwise.types import Message
 
 
-async def pull_with(env, arm, lucks):
+async def pull_with(env, arm, episode_seeds):
     game, steps = env.spawn(), []
-    for luck in lucks:
-        await game.reset(env.tasks("train")[0], luck)
+    for episode_seed in episode_seeds:
+        await game.reset(env.tasks("train")[0], episode_seed)
         steps.append(await game.step(Message(role="assistant", content=f"<answer>{arm}</answer>", thinking="Hm.")))
     return steps
 
@@ -34,7 +34,7 @@ def test_the_low_arm_always_pays_a_little_and_is_no_success():
     assert all(0.1 <= one <= 0.15 for one in paid)
     # Evenly between: mean .125, of which 400 have a standard deviation of .05 / √12 / 20 = .00072.
     assert abs(sum(paid) / 400 - 0.125) < 4 * 0.00072
-    assert len(set(paid)) > 300, "luck decides how much"
+    assert len(set(paid)) > 300, "episode seed decides how much"
 
 
 def test_the_high_arm_pays_one_a_quarter_of_the_time_and_is_the_success():
@@ -59,7 +59,7 @@ def test_the_tasks_seed_decides_who_is_named_first_and_luck_does_not():
     env = Bandit()
     game = env.spawn()
     opening = [
-        [asyncio.run(game.reset(env.tasks("train")[place], luck))[1].content for luck in range(5)]
+        [asyncio.run(game.reset(env.tasks("train")[place], episode_seed))[1].content for episode_seed in range(5)]
         for place in range(300)
     ]
     assert all(len(set(seen)) == 1 for seen in opening)

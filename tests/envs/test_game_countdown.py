@@ -172,10 +172,10 @@ def test_the_tasks_seed_makes_the_puzzle_and_no_puzzle_is_in_two_splits():
     env = Countdown(numbers=[3], largest=9, largest_target=20, train_tasks=2000)
     game = env.spawn()
 
-    async def puzzles(split, luck):
+    async def puzzles(split, episode_seed):
         seen = []
         for task in env.tasks(split):
-            await game.reset(task, luck)
+            await game.reset(task, episode_seed)
             seen.append((tuple(sorted(game._puzzle.numbers)), game._puzzle.target))
         return seen
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
+from turnwise.agents.person import play
 from turnwise.envs import check_env
 from turnwise.envs.games.frozen_lake import ACTIONS, FrozenLake, Lake, best_steps, make_lake
 from turnwise.errors import EnvError
-from turnwise.play import play
 from turnwise.types import Message, Task
 
 # The lake of this drawing, its cells numbered from 0 to 15.
@@ -37,9 +37,9 @@ def by_hand(monkeypatch):
     return lambda **arguments: FrozenLake(**{"think": False, "slippery": False} | arguments)
 
 
-def begin(env, luck=0, task=TASK):
+def begin(env, episode_seed=0, task=TASK):
     game = env.spawn()
-    asyncio.run(game.reset(task, luck))
+    asyncio.run(game.reset(task, episode_seed))
     return game
 
 
@@ -50,9 +50,9 @@ def say(game, answer):
 async def succeed(env, tasks, choose=lambda game: game.expert()):
     """The share of episodes won."""
     won = 0.0
-    for luck, task in enumerate(tasks):
+    for episode_seed, task in enumerate(tasks):
         game = env.spawn()
-        await game.reset(task, luck)
+        await game.reset(task, episode_seed)
         while not (step := await game.step(choose(game))).done:
             pass
         won += step.metrics["success"]
@@ -171,13 +171,13 @@ def walk(lake, start):
 def test_the_tasks_seed_makes_the_lake_and_luck_the_slips():
     env = FrozenLake()
     tasks = env.tasks("train")
-    shown = [[begin(env, luck, tasks[place]).show() for luck in range(4)] for place in range(60)]
-    assert all(len(set(same)) == 1 for same in shown), "luck does not change the level"
+    shown = [[begin(env, episode_seed, tasks[place]).show() for episode_seed in range(4)] for place in range(60)]
+    assert all(len(set(same)) == 1 for same in shown), "episode seed does not change the level"
     assert len({same[0] for same in shown}) > 55, "the task's seed does"
     wide = FrozenLake(size=8, frozen=1.0, think=False, max_actions=20)
     ends = Counter()
-    for luck in range(60):
-        game = begin(wide, luck, wide.tasks("train")[0])
+    for episode_seed in range(60):
+        game = begin(wide, episode_seed, wide.tasks("train")[0])
         for _ in range(6):
             if say(game, "Right").done:
                 break
@@ -278,7 +278,7 @@ def test_on_slippery_ice_the_expert_succeeds_far_more_often_than_chance():
 
 
 def test_a_map_costs_the_built_in_tokenizer_one_token_per_cell_and_line_end():
-    from turnwise.learner.small import SmallSettings, train_tokenizer
+    from turnwise.models.small import SmallSettings, train_tokenizer
 
     shown = asyncio.run(draw(FrozenLake(train_tasks=200), "train"))
     tokenizer = train_tokenizer(shown, SmallSettings())

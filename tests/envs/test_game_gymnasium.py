@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
-from turnwise.envs.gymnasium_env import GymnasiumGame, bracket_highlights, describe, solve_table
+from turnwise.envs.adapters.gymnasium import GymnasiumGame, bracket_highlights, describe, solve_table
 from turnwise.errors import EnvError
 from turnwise.types import Message, Task
 
@@ -15,9 +15,9 @@ gymnasium = pytest.importorskip("gymnasium")
 STILL = {"is_slippery": False}
 
 
-def begin(luck=0, **arguments):
+def begin(episode_seed=0, **arguments):
     game = GymnasiumGame(**{"think": False} | arguments).spawn()
-    asyncio.run(game.reset(Task(id="one", seed=1), luck))
+    asyncio.run(game.reset(Task(id="one", seed=1), episode_seed))
     return game
 
 
@@ -72,19 +72,19 @@ def test_the_worlds_time_limit_is_told_apart_from_its_end_and_from_ours():
 
 
 def test_the_tasks_seed_makes_the_start_and_luck_the_slips():
-    cards = {describe(begin(luck, id="Blackjack-v1")._seen) for luck in range(5)}
+    cards = {describe(begin(episode_seed, id="Blackjack-v1")._seen) for episode_seed in range(5)}
     assert len(cards) == 1
     world = gymnasium.make("Blackjack-v1")
     assert cards == {describe(world.reset(seed=1)[0])}, "the task's seed goes to reset as it is"
     env = GymnasiumGame(id="Blackjack-v1")
     dealt = {asyncio.run(env.spawn().reset(task, 0))[1].content for task in env.tasks("train")[:30]}
     assert len(dealt) > 15
-    ends = {say(begin(luck), "Right || Right || Down").messages[0].content for luck in range(20)}
+    ends = {say(begin(episode_seed), "Right || Right || Down").messages[0].content for episode_seed in range(20)}
     assert len(ends) > 3
 
 
 def test_a_fork_plays_its_past_again_and_shares_no_world():
-    game = begin(luck=5, max_actions=50)
+    game = begin(episode_seed=5, max_actions=50)
     say(game, "Left || Left")
     twin = game.fork()
     assert twin._world is not game._world
@@ -124,9 +124,9 @@ def test_the_expert_plays_the_best_policy_of_a_table():
 
 async def succeed(env, act):
     won = 0.0
-    for luck in range(150):
+    for episode_seed in range(150):
         game = env.spawn()
-        await game.reset(env.tasks("test")[0], luck)
+        await game.reset(env.tasks("test")[0], episode_seed)
         while not (step := await game.step(act(game))).done:
             pass
         won += step.metrics["success"]

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
-from turnwise.envs.game import Move, TextGame, of_same_split
+from turnwise.envs.games.game import Move, TextGame, of_same_split
 from turnwise.errors import ConfigError, EnvError
 from turnwise.render.formats import parse_text
 from turnwise.types import Message, Task
 
 
 class Stairs(TextGame):
-    """Up or Down; the top, step 3, pays 1, and every other step −.25; on luck that is odd, Up may trip."""
+    """Up or Down; the top, step 3, pays 1, and every other step −.25; on episode seed that is odd, Up may trip."""
 
     actions = ("Up", "Down")
 
@@ -24,11 +24,11 @@ class Stairs(TextGame):
         super().__init__(**shared)
         self._top = top
 
-    def begin(self, task, luck):
+    def begin(self, task, episode_seed):
         self._height = task.seed % 2
         self._visited = [self._height]
-        self._trips = random.Random(luck)
-        self._clumsy = luck % 2 == 1
+        self._trips = random.Random(episode_seed)
+        self._clumsy = episode_seed % 2 == 1
 
     def rules(self):
         return "Climb."
@@ -57,9 +57,9 @@ class Stairs(TextGame):
 GROUND = Task(id="ground", seed=0)
 
 
-def begin(luck=0, task=GROUND, **arguments):
+def begin(episode_seed=0, task=GROUND, **arguments):
     game = Stairs(**{"think": False} | arguments).spawn()
-    asyncio.run(game.reset(task, luck))
+    asyncio.run(game.reset(task, episode_seed))
     return game
 
 
@@ -175,10 +175,10 @@ def test_the_expert_plays_its_plan_as_far_as_a_turn_and_the_episode_allow():
     assert begin(max_actions=1).expert() == Message(role="assistant", content="<answer>Up</answer>")
 
 
-async def first_turns(game, lucks):
+async def first_turns(game, episode_seeds):
     turns = []
-    for luck in lucks:
-        await game.reset(GROUND, luck)
+    for episode_seed in episode_seeds:
+        await game.reset(GROUND, episode_seed)
         turns.append(game.expert().content)
     return turns
 
@@ -196,7 +196,7 @@ def test_a_share_of_the_experts_turns_is_random_and_asking_twice_changes_nothing
 
 
 def test_a_fork_goes_its_own_way_with_the_same_luck():
-    game = begin(luck=7, max_actions=100, top=50)
+    game = begin(episode_seed=7, max_actions=100, top=50)
     say(game, "<answer>Up || Up || Up</answer>")
     twin, other = game.fork(), game.fork()
     steps = [say(game, "<answer>Up || Up || Up || Up || Up</answer>") for _ in range(5)]
@@ -259,7 +259,7 @@ def test_a_game_lists_its_own_arguments_and_the_shared_ones_so_a_misspelt_one_fi
 
 
 def test_games_need_neither_torch_nor_gymnasium():
-    modules = "game, gymnasium_env, games.bandit, games.frozen_lake, games.countdown"
+    modules = "games.game, adapters.gymnasium, games.bandit, games.frozen_lake, games.countdown"
     imports = "; ".join(f"import turnwise.envs.{name}" for name in modules.split(", "))
     code = f"import sys; {imports}; sys.exit(', '.join({{'torch', 'transformers', 'gymnasium'}} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -13,7 +13,7 @@ from turnwise.envs import check_env
 from turnwise.envs.games.bandit import Bandit
 from turnwise.envs.games.countdown import Countdown
 from turnwise.envs.games.frozen_lake import FrozenLake, Lake
-from turnwise.envs.games.sokoban import Sokoban
+from turnwise.envs.games.sokoban.env import Sokoban
 from turnwise.errors import ConfigError, EnvError, RewardError
 from turnwise.render.formats import parse_text
 from turnwise.rewards.judge import Judge
@@ -53,9 +53,9 @@ def room(**arguments) -> Sokoban:
     return begin(Sokoban(**{"reasoning": WEIGHTS} | arguments), Task(id="room", data={"level": ROOM}))
 
 
-def begin(env, task, luck: int = 0):
+def begin(env, task, episode_seed: int = 0):
     game = env.spawn()
-    asyncio.run(game.reset(task, luck))
+    asyncio.run(game.reset(task, episode_seed))
     return game
 
 
@@ -149,16 +149,16 @@ def test_where_nothing_has_changed_the_same_thought_is_still_right(lake):
 )
 def test_the_experts_own_thinking_earns_full_marks(env):
     solved = 0
-    for luck, task in enumerate(env.tasks("train")[:25]):
-        for step in asyncio.run(play_expert(env, task, luck)):
+    for episode_seed, task in enumerate(env.tasks("train")[:25]):
+        for step in asyncio.run(play_expert(env, task, episode_seed)):
             assert {step.metrics.get(name) for name in WEIGHTS} - {None} == {1.0}
         solved += step.metrics["success"]
     assert solved > 0
 
 
-async def play_expert(env, task, luck) -> list[Step]:
+async def play_expert(env, task, episode_seed) -> list[Step]:
     game = env.spawn()
-    await game.reset(task, luck)
+    await game.reset(task, episode_seed)
     steps = [await game.step(game.expert())]
     while not steps[-1].done:
         steps.append(await game.step(game.expert()))

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from turnwise.envs.qa_data import find_corpus, join_contexts, read_questions, read_splits, to_tasks
-from turnwise.envs.qa_formats import Question
+from turnwise.envs.qa.data import find_corpus, join_contexts, read_questions, read_splits, to_tasks
+from turnwise.envs.qa.formats import Question
 from turnwise.errors import EnvError
-from turnwise.tools.retrieval import Passage
+from turnwise.tools.search.retrieval import Passage
 
 HOTPOT = {
     "_id": "5a7a",

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
-from turnwise.envs.qa_expert import mentions, plan_searches
-from turnwise.envs.question_answering import SearchQA
+from turnwise.envs.qa.env import SearchQA
+from turnwise.envs.qa.expert import mentions, plan_searches
 from turnwise.errors import ConfigError, EnvError, RewardError, ToolError
 from turnwise.rewards import reward
-from turnwise.tools.corpus import read_corpus
-from turnwise.tools.http_search import HttpIndex
-from turnwise.tools.retrieval import Hit, Passage, SearchDownError
+from turnwise.tools.search.corpus import read_corpus
+from turnwise.tools.search.http_index import HttpIndex
+from turnwise.tools.search.retrieval import Hit, Passage, SearchDownError
 from turnwise.types import Message, ToolCall
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +55,9 @@ def say(answer):
     return Message(role="assistant", content=f"<answer>{answer}</answer>")
 
 
-async def play(env, split, *messages, luck=0):
+async def play(env, split, *messages, episode_seed=0):
     live = env.spawn()
-    await live.reset(env.tasks(split)[0], luck)
+    await live.reset(env.tasks(split)[0], episode_seed)
     return [await live.step(message) for message in messages]
 
 
@@ -65,9 +65,9 @@ def steps(env, *messages, split="train"):
     return asyncio.run(play(env, split, *messages))
 
 
-async def play_expert(env, task, luck=0):
+async def play_expert(env, task, episode_seed=0):
     live = env.spawn()
-    await live.reset(task, luck)
+    await live.reset(task, episode_seed)
     said = []
     while True:
         said.append(live.expert())
@@ -76,8 +76,8 @@ async def play_expert(env, task, luck=0):
             return [json.loads(m.tool_calls[0].arguments)["query"] if m.tool_calls else m.content for m in said], step
 
 
-def expert(env, split="train", luck=0):
-    return asyncio.run(play_expert(env, env.tasks(split)[0], luck))
+def expert(env, split="train", episode_seed=0):
+    return asyncio.run(play_expert(env, env.tasks(split)[0], episode_seed))
 
 
 def test_it_keeps_the_contract():
@@ -188,7 +188,7 @@ def test_a_lazy_expert_answers_from_one_search_for_the_question():
     assert step.metrics["success"] == 0.0
     said, step = expert(make(lazy=1.0, passages=5))
     assert said[1] == "<answer> the Moen family </answer>", "it read it"
-    lengths = [len(expert(make(lazy=0.5), luck=luck)[0]) for luck in range(40)]
+    lengths = [len(expert(make(lazy=0.5), episode_seed=episode_seed)[0]) for episode_seed in range(40)]
     assert 8 < lengths.count(2) < 32
 
 

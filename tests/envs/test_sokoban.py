@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
-from turnwise.envs.games import sokoban
-from turnwise.envs.games.sokoban import Sokoban
+from turnwise.envs.games.sokoban import env as sokoban
+from turnwise.envs.games.sokoban.env import Sokoban
 from turnwise.errors import EnvError
 from turnwise.types import Message, Step, Task
 
@@ -218,7 +218,9 @@ def test_arguments_that_mean_nothing_are_refused(arguments, says):
 
 
 def test_luck_changes_nothing_and_a_seed_everything():
-    openings = [asyncio.run(env.spawn().reset(env.tasks("train")[0], luck)) for env, luck in seeds_and_lucks()]
+    openings = [
+        asyncio.run(env.spawn().reset(env.tasks("train")[0], episode_seed)) for env, episode_seed in seeds_and_lucks()
+    ]
     assert openings[0] == openings[1]
     assert openings[0] != openings[2]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.envs.games.sokoban_generator import LevelRecipe, generate_level
-from turnwise.envs.games.sokoban_levels import Level, cells_of, parse_level, read_levels
-from turnwise.envs.games.sokoban_solver import Verdict, solve
+from turnwise.envs.games.sokoban.generator import LevelRecipe, generate_level
+from turnwise.envs.games.sokoban.levels import Level, cells_of, parse_level, read_levels
+from turnwise.envs.games.sokoban.solver import Verdict, solve
 from turnwise.errors import EnvError
 
 SMALL = LevelRecipe(size=6, boxes=1, min_moves=2, max_moves=10)

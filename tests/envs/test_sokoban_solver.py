@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.envs.games.sokoban_generator import LevelRecipe, generate_level
-from turnwise.envs.games.sokoban_levels import DOWN, LEFT, RIGHT, UP, Level, offsets, parse_level
-from turnwise.envs.games.sokoban_solver import Verdict, solve
+from turnwise.envs.games.sokoban.generator import LevelRecipe, generate_level
+from turnwise.envs.games.sokoban.levels import DOWN, LEFT, RIGHT, UP, Level, offsets, parse_level
+from turnwise.envs.games.sokoban.solver import Verdict, solve
 
 
 def step(level: Level, boxes: int, player: int, direction: int) -> tuple[int, int]:

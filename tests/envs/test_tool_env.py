@@ -26,8 +26,8 @@ class GuessTheNumber(ToolEnv):
         super().__init__(tasks=tasks, rewards=[guessed], process={"closer": 0.1}, max_turns=8)
         self.highest = highest
 
-    def begin(self, task: Task, luck: int) -> None:
-        self.secret = random.Random(luck).randint(1, self.highest)
+    def begin(self, task: Task, episode_seed: int) -> None:
+        self.secret = random.Random(episode_seed).randint(1, self.highest)
         self.nearest = self.highest
 
     @tool(quick=True)
@@ -49,9 +49,9 @@ def calls(name: str, *arguments: str) -> Message:
     return Message(role="assistant", content="", tool_calls=made)
 
 
-async def play(env: ToolEnv, task: Task, *messages: Message, luck: int = 0) -> list[Step]:
+async def play(env: ToolEnv, task: Task, *messages: Message, episode_seed: int = 0) -> list[Step]:
     episode = env.spawn()
-    await episode.reset(task, luck)
+    await episode.reset(task, episode_seed)
     return [await episode.step(message) for message in messages]
 
 
@@ -75,7 +75,7 @@ def test_a_subclass_of_twenty_lines_is_a_whole_environment():
 
     async def bisect() -> list[Step]:
         episode = env.spawn()
-        (opening,) = await episode.reset(task, luck=5)
+        (opening,) = await episode.reset(task, episode_seed=5)
         assert opening == Message(role="user", content="I think of a number from 1 to 10. Find it with `guess`.")
         low, high, steps = 1, 10, []
         while not steps or "Correct" not in steps[-1].messages[0].content:
@@ -99,8 +99,8 @@ def test_methods_are_bound_to_the_episode_that_calls_them():
 
     async def secrets() -> tuple[int, int]:
         one, two = env.spawn(), env.spawn()
-        await one.reset(env.tasks("train")[0], luck=1)
-        await two.reset(env.tasks("train")[0], luck=2)
+        await one.reset(env.tasks("train")[0], episode_seed=1)
+        await two.reset(env.tasks("train")[0], episode_seed=2)
         assert one.secret != two.secret
         answers = [await e.step(calls("guess", f'{{"number": {one.secret}}}')) for e in (one, two)]
         return [step.messages[0].content for step in answers]
@@ -144,7 +144,7 @@ def test_a_call_earns_its_process_reward_and_an_answer_its_outcome():
 def test_a_state_is_what_was_read_and_when_however_it_was_asked_for():
     async def keys(*messages: Message) -> list[str | None]:
         env = GuessTheNumber().spawn()
-        await env.reset(env.tasks("train")[0], luck=3)
+        await env.reset(env.tasks("train")[0], episode_seed=3)
         found = [env.state_key()]
         for message in messages:
             await env.step(message)

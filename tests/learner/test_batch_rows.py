@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from episodes_by_hand import episode, group, turn
 
+from episodes_by_hand import episode, group, turn
 from turnwise.learner.batch import Batch
 from turnwise.types import StopReason
 

@@ -1,11 +1,11 @@
 """The critic: nothing promised at first, a trunk of its own, and values that no layout changes."""
 
 import torch
-from episodes_by_hand import episode, group, tiny_llama, turn
 
+from episodes_by_hand import episode, group, tiny_llama, turn
 from turnwise.learner.batch import Batch
-from turnwise.learner.critic import Critic
-from turnwise.learner.passes import Passes
+from turnwise.learner.forward_runner import Passes
+from turnwise.models.critic import Critic
 
 
 def test_it_begins_at_zero_and_learns_without_moving_the_policy():

@@ -2,16 +2,17 @@
 
 import pytest
 import torch
-from episodes_by_hand import LogitTable, episode, group, tiny_llama, turn, with_exact_logprobs
 
+from episodes_by_hand import LogitTable, episode, group, tiny_llama, turn, with_exact_logprobs
+from turnwise.compute.score import score
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
-from turnwise.learner.imitation import imitation_loss
-from turnwise.learner.labels import Labels
-from turnwise.learner.learner import Learner, LearnerSettings
+from turnwise.learner.learner import Learner
+from turnwise.learner.loss_inputs import Labels
 from turnwise.learner.objective import policy_objective
 from turnwise.learner.optimizer import OptimizerSettings
-from turnwise.learner.score import score
+from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.sft import sft_loss
 from turnwise.losses.settings import LossSettings
 
 TWO_TURNS = episode(turn([1, 2], [3, 4], opens=True), turn([5, 6], [7], reward=1.0))
@@ -39,7 +40,7 @@ def test_which_logits_the_policy_loss_reaches(action_mask, reached):
         advantage=torch.ones(7),
         reference_logprob=batch.logprob,
     )
-    settings = LossSettings(clip_high=100.0, entropy=0.1, kl=0.1, action_mask=action_mask)
+    settings = LossSettings(clip_high=100.0, entropy_coef=0.1, kl_coef=0.1, action_mask=action_mask)
     loss, _ = policy_objective(score(model, micro, 1.0), labels.at(micro.token), settings)
     (batch.weights([0], "token")[micro.token] * loss).sum().backward()
     assert (model.logits.grad[0].abs().amax(-1) > 0).tolist() == reached
@@ -73,7 +74,7 @@ def _gradients(groups, *, budget, aggregation, action_mask=True, estimator="grpo
         model,
         settings=LearnerSettings(tokens_per_microbatch=budget, optimizer=OptimizerSettings(max_grad_norm=None)),
         credit=CreditSettings(estimator=estimator),
-        loss=LossSettings(aggregation=aggregation, entropy=0.05, kl=0.1, action_mask=action_mask),
+        loss=LossSettings(aggregation=aggregation, entropy_coef=0.05, kl_coef=0.1, action_mask=action_mask),
         temperature=0.9,
         total_steps=1,
         device=torch.device("cpu"),
@@ -144,7 +145,7 @@ def test_imitation_is_the_mean_negative_logprob_of_actions():
     model = tiny_llama()
     batch = Batch.of(GROUPS)
     weights = batch.weights(range(batch.rows), "token")
-    loss = sum(imitation_loss(model, micro, weights) for micro in batch.micro_batches(14))
+    loss = sum(sft_loss(model, micro, weights) for micro in batch.micro_batches(14))
     said = []
     for trajectory in (t for g in with_exact_logprobs(model, GROUPS) for t in g.trajectories):
         said += [logprob for move in trajectory.turns for logprob in move.logprobs]

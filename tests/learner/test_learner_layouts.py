@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from episodes_by_hand import episode, group, tiny_llama, turn
-from layout_cases import CASES, GROUPS, MASKS_OFF, assert_same_gradients, learner_of, one_row_per_step, update_of
 from peft import LoraConfig, get_peft_model
 from transformers import (
     Gemma3ForCausalLM,
@@ -14,9 +12,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from episodes_by_hand import episode, group, tiny_llama, turn
+from layout_cases import CASES, GROUPS, MASKS_OFF, assert_same_gradients, learner_of, one_row_per_step, update_of
 from turnwise.learner import batch as batch_module
-from turnwise.learner import passes
-from turnwise.learner.passes import Packing
+from turnwise.learner import forward_runner as passes
+from turnwise.learner.forward_runner import Packing
 from turnwise.types import StopReason
 
 LAYOUTS = [
@@ -187,7 +187,7 @@ def test_measures_are_means_whatever_the_weights_sum_to():
 
 def test_the_sampler_is_measured_also_where_it_is_corrected_for():
     trusted = update_of(learner_of({"credit": {"estimator": "rloo"}, "loss": {}}))[1].metrics
-    corrected = update_of(learner_of({"credit": {"estimator": "rloo"}, "loss": {"sampler_cap": 2.0}}))[1].metrics
+    corrected = update_of(learner_of({"credit": {"estimator": "rloo"}, "loss": {"tis_cap": 2.0}}))[1].metrics
     assert trusted["policy/sampler_gap"] > 0.1
     assert corrected["policy/sampler_gap"] == pytest.approx(trusted["policy/sampler_gap"], rel=1e-5)
     assert corrected["policy/approx_kl"] == pytest.approx(0.0, abs=1e-9)

@@ -4,12 +4,13 @@ import io
 
 import pytest
 import torch
-from episodes_by_hand import episode, group, tiny_llama, turn
 
+from episodes_by_hand import episode, group, tiny_llama, turn
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import RunError
-from turnwise.learner.learner import Learner, LearnerSettings
+from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import OptimizerSettings
+from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
 
 GROUPS = [
@@ -31,7 +32,7 @@ def _learner(estimator="gae", kl=0.1):
             optimizer=OptimizerSettings(lr=0.01, schedule="cosine", warmup_steps=2),
         ),
         credit=CreditSettings(estimator=estimator),
-        loss=LossSettings(kl=kl),
+        loss=LossSettings(kl_coef=kl),
         temperature=1.0,
         total_steps=8,
         device=torch.device("cpu"),

@@ -4,16 +4,16 @@ import math
 
 import pytest
 import torch
-from episodes_by_hand import episode, group, tiny_llama, turn, with_exact_logprobs
 from peft import LoraConfig, get_peft_model
 
+from episodes_by_hand import episode, group, tiny_llama, turn, with_exact_logprobs
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
-from turnwise.learner.critic import CriticSettings
-from turnwise.learner.imitation import imitate
-from turnwise.learner.learner import Learner, LearnerSettings
+from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings
+from turnwise.learner.settings import CriticSettings, LearnerSettings
+from turnwise.learner.sft import sft_step
 from turnwise.losses.settings import LossSettings
 from turnwise.types import StopReason
 
@@ -166,7 +166,7 @@ def test_the_critic_warms_up_alone():
 def test_kl_in_the_reward_is_taken_off_action_tokens_alone():
     """Reference and policy differ by a nudge; GRPO without std gives back half the difference of penalised returns."""
     model = tiny_llama()
-    learner = _learner(model, credit={"divide_by_std": False}, loss={"kl": 0.5, "kl_in": "reward"}, epochs=1)
+    learner = _learner(model, credit={"divide_by_std": False}, loss={"kl_coef": 0.5, "kl_in": "reward"}, epochs=1)
     original = with_exact_logprobs(model, [group(GOOD, BAD)])
     with torch.no_grad():
         model.lm_head.weight.add_(torch.randn(model.lm_head.weight.shape, dtype=torch.double) * 0.1)
@@ -184,7 +184,7 @@ def test_kl_in_the_reward_is_taken_off_action_tokens_alone():
 
 def test_kl_in_the_loss_pulls_back_to_the_reference():
     model = tiny_llama(dtype=torch.float32)
-    learner = _learner(model, loss={"kl": 1.0}, lr=0.003)
+    learner = _learner(model, loss={"kl_coef": 1.0}, lr=0.003)
     with torch.no_grad():
         model.lm_head.weight.add_(torch.randn(model.lm_head.weight.shape) * 0.3)
     divergence = [
@@ -198,7 +198,7 @@ def test_the_reference_of_an_adapter_is_the_adapter_as_it_was():
     adapted = get_peft_model(
         tiny_llama(dtype=torch.float32), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     )
-    learner = _learner(adapted, loss={"kl": 0.1}, lr=0.05)
+    learner = _learner(adapted, loss={"kl_coef": 0.1}, lr=0.05)
     assert len(learner.reference.state_dict()) == sum(p.requires_grad for p in adapted.parameters()) < 40
     first = learner.update([group(GOOD, BAD)], seed=0).metrics["policy/kl_to_reference"]
     assert first == pytest.approx(0.0, abs=1e-9)
@@ -229,7 +229,7 @@ def test_the_advantage_mask_reaches_gae(advantage_mask):
 
 def test_the_entropy_bonus_raises_entropy():
     model = tiny_llama(dtype=torch.float32)
-    learner = _learner(model, loss={"entropy": 1.0}, lr=0.003)
+    learner = _learner(model, loss={"entropy_coef": 1.0}, lr=0.003)
     entropy = [learner.update([group(GOOD, GOOD)], seed=s).metrics["policy/entropy"] for s in range(4)]
     assert entropy == sorted(entropy)
     assert entropy[-1] > entropy[0] + 0.05
@@ -244,6 +244,6 @@ def test_imitation_learns_the_demonstrations():
     model = tiny_llama(dtype=torch.float32)
     optimizer = Optimizer(model, OptimizerSettings(lr=0.01), total_steps=20)
     batch = Batch.of([group(GOOD)])
-    losses = [imitate(model, batch, optimizer, step=s, token_budget=100)["sft/loss"] for s in range(20)]
+    losses = [sft_step(model, batch, optimizer, step=s, token_budget=100)["sft/loss"] for s in range(20)]
     assert losses[-1] < 0.2 * losses[0]
     assert losses[0] == pytest.approx(-_likelihood(tiny_llama(dtype=torch.float32), GOOD) / 3, rel=1e-4)

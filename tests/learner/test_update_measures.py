@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from episodes_by_hand import tiny_llama
 
-from turnwise.bench.speed_update import UpdateWay, UpdateWork, make_update_work, measure_full_logits, measure_update
+from benchmarks.speed.update import UpdateWay, UpdateWork, make_update_work, measure_full_logits, measure_update
+from episodes_by_hand import tiny_llama
 from turnwise.learner.batch import Batch
 
 CPU = torch.device("cpu")

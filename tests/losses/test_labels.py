@@ -6,10 +6,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
-from turnwise.learner.critic import Critic
-from turnwise.learner.labels import label
-from turnwise.learner.passes import Passes
+from turnwise.learner.forward_runner import Passes
+from turnwise.learner.loss_inputs import label
 from turnwise.losses.settings import LossSettings
+from turnwise.models.critic import Critic
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 PASSES = Passes(device=torch.device("cpu"), autocast=None, temperature=1.0, token_budget=64)
@@ -79,22 +79,22 @@ def test_the_samplers_word_is_taken_unless_it_is_corrected_for(model):
     assert labels.old_logprob[batch.action].tolist() == [-1.0] * 8
     assert labels.sampler_weight is None
     assert labels.segment is None
-    assert "policy/sampler_weight" not in metrics
+    assert "policy/tis_weight" not in metrics
 
 
 def test_correcting_takes_the_learners_word_and_weighs_by_their_ratio(model):
-    batch, labels, metrics = _label(model, sampler_cap=1.5)
+    batch, labels, metrics = _label(model, tis_cap=1.5)
     exact = _exact(model, batch)[batch.action]
     weight = (exact + 1.0).exp().clamp(max=1.5)
     assert 0 < (weight == 1.5).double().mean() < 1, "some are capped, some are not"
     assert labels.old_logprob[batch.action].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
     assert labels.sampler_weight[batch.action].tolist() == pytest.approx(weight.tolist(), abs=1e-5)
-    assert metrics["policy/sampler_weight"] == pytest.approx(float(weight.mean()), abs=1e-5)
-    assert metrics["policy/sampler_capped"] == pytest.approx(float((weight == 1.5).double().mean()))
+    assert metrics["policy/tis_weight"] == pytest.approx(float(weight.mean()), abs=1e-5)
+    assert metrics["policy/tis_capped"] == pytest.approx(float((weight == 1.5).double().mean()))
 
 
 def test_a_token_that_no_sampler_drew_counts_once(model):
-    batch, labels, _ = _label(model, sampler_cap=1.5, action_mask=False)
+    batch, labels, _ = _label(model, tis_cap=1.5, action_mask=False)
     read = batch.trained & ~batch.action
     assert int(read.sum()) == 1, "the tool's answer between the two turns"
     assert labels.sampler_weight[read].tolist() == [1.0]

@@ -15,7 +15,7 @@ from turnwise.settings import dump_settings, load_yaml, parse_settings
         ({"form": "cispo", "ratio": "trajectory"}, "ratio trajectory needs form gspo, since cispo has one per token"),
         ({"aggregation": "fixed"}, "set fixed_length"),
         ({"fixed_length": 100}, "set aggregation to fixed"),
-        ({"sampler_cap": 0.5}, "sampler_cap: expected a value greater than or equal to 1"),
+        ({"tis_cap": 0.5}, "tis_cap: expected a value greater than or equal to 1"),
     ],
 )
 def test_contradictions_are_refused(data, said):
@@ -31,7 +31,7 @@ def test_contradictions_are_refused(data, said):
     [
         {"form": "gspo", "ratio": "turn", "clip_low": 3e-4, "clip_high": 4e-4},
         {"form": "gspo", "ratio": "trajectory", "aggregation": "trajectory"},
-        {"form": "cispo", "sampler_cap": 2.0},
+        {"form": "cispo", "tis_cap": 2.0},
         {"aggregation": "fixed", "fixed_length": 2048},
     ],
 )

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from turnwise.learner.labels import Labels
+from turnwise.compute.score import Scores
+from turnwise.learner.loss_inputs import Labels
 from turnwise.learner.objective import policy_objective
-from turnwise.learner.score import Scores
 from turnwise.losses.settings import LossSettings
 
 RATIO = [4.0, 1.0, 1.0]
@@ -53,7 +53,9 @@ def test_the_samplers_weight_multiplies_the_policys_term_alone(form):
     """The entropy bonus .1 · ½ stays whole beside a surrogate that counts twice, half and not at all."""
     segment = {"segment": [0, 1, 2]} if form.get("form") == "gspo" else {}
     plain, plain_gradient, _ = _gradient(LossSettings(**form), **segment)
-    loss, gradient, measures = _gradient(LossSettings(**form, entropy=0.1), sampler_weight=[2.0, 0.5, 0.0], **segment)
+    loss, gradient, measures = _gradient(
+        LossSettings(**form, entropy_coef=0.1), sampler_weight=[2.0, 0.5, 0.0], **segment
+    )
     weighed = [weight * value for weight, value in zip([2.0, 0.5, 0.0], plain, strict=True)]
     assert loss == pytest.approx([value - 0.05 for value in weighed])
     assert gradient == pytest.approx([w * g for w, g in zip([2.0, 0.5, 0.0], plain_gradient, strict=True)])

@@ -1,6 +1,7 @@
 """Every bug that is planted is found: the proof holds for our code and fails for the mutant."""
 
 import pytest
+
 from planted_bugs import BY_NAME, MUTANTS
 
 

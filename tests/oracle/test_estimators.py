@@ -4,12 +4,12 @@ from typing import get_args
 
 import pytest
 import torch
+
 from claims import CLAIMS, Unbiased, assert_same, prove
 from credit_reference import FORMULAS
-
 from turnwise.credit.estimate import CreditSettings, Estimator, estimate
 from turnwise.learner.batch import Batch
-from turnwise.learner.passes import Passes
+from turnwise.learner.forward_runner import Passes
 from turnwise.oracle import (
     TEMPERATURE,
     WORLDS,
@@ -43,7 +43,7 @@ def test_what_is_called_biased_is(estimator):
             continue
         oracle = consult(WORLDS["corridor" if spans_the_batch(claim.credit) else "search"])
         values = {(): None, ("any",): wrong_values(oracle)}.get(claim.critics, oracle.values)
-        found = expected_gradient(Deck(oracle, values), claim.credit, responses=2)
+        found = expected_gradient(Deck(oracle, values), claim.credit, group_size=2)
         exact = oracle.gradient(oracle.payoff(values))
         half = found * 2  # a group of two with the pair's own mean for a baseline is half the gradient
         assert min(float((one - exact).norm() / exact.norm()) for one in (found, half)) > 1e-3, claim
@@ -56,14 +56,14 @@ def test_grpo_of_two_climbs_the_rank_and_not_the_return():
     ahead = (returns[:, None] > returns + 1e-9).double() - (returns[:, None] < returns - 1e-9).double()  # [n, n]
     rank = ahead @ oracle.probability / 2**0.5
     score = torch.stack([oracle.jacobian[choice].sum(0) for choice in oracle.choice])
-    found = expected_gradient(Deck(oracle), CreditSettings(estimator="grpo"), responses=2)
+    found = expected_gradient(Deck(oracle), CreditSettings(estimator="grpo"), group_size=2)
     assert_same(found, (oracle.probability * rank) @ score, "grpo of two")
 
 
 def test_truncation_costs_estimators_without_a_critic_what_was_still_to_come():
     oracle = consult(WORLDS["corridor"])
     to_come = oracle.gradient(oracle.payoff(oracle.values)) - oracle.gradient(oracle.payoff(None))
-    found = expected_gradient(Deck(oracle), CreditSettings(estimator="rloo"), responses=2)
+    found = expected_gradient(Deck(oracle), CreditSettings(estimator="rloo"), group_size=2)
     assert_same(oracle.gradient(oracle.payoff(oracle.values)) - found, to_come, "rloo under a limit")
     assert float(to_come.norm()) > 0.1
 

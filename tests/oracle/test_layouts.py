@@ -6,6 +6,7 @@ Together with `test_estimators`, where the formula's mean is compared with the t
 from typing import get_args
 
 import pytest
+
 from claims import CLAIMS, assert_same
 from learner_gradients import (
     LAYOUTS,
@@ -17,7 +18,6 @@ from learner_gradients import (
     prove_layouts,
     prove_the_head_runs_on_trained_tokens_alone,
 )
-
 from turnwise.credit.estimate import CreditSettings, Estimator
 from turnwise.losses.settings import LossSettings
 from turnwise.oracle import WORLDS, consult, wrong_values
@@ -47,7 +47,7 @@ def test_every_aggregation_in_every_layout(aggregation, world):
         {"form": "cispo"},
         {"form": "gspo", "ratio": "turn"},
         {"form": "gspo", "ratio": "trajectory"},
-        {"sampler_cap": 2.0},
+        {"tis_cap": 2.0},
         {"dual_clip": None, "clip_high": 0.28},
     ],
     ids=str,
@@ -63,7 +63,7 @@ def test_layouts_agree_without_the_masks_too(world):
     """But for one row per step: what was said before is then a prompt, which no switch trains on."""
     oracle = consult(WORLDS[world])
     credit = CreditSettings(estimator="bilevel-gae", gamma=0.9, lam=0.8, turn_lam=0.7, advantage_mask=False)
-    loss = LossSettings(action_mask=False, entropy=0.1, kl=0.1, aggregation="trajectory")
+    loss = LossSettings(action_mask=False, entropy_coef=0.1, kl_coef=0.1, aggregation="trajectory")
     groups = [[oracle.trajectories[member] for member in group] for group in draw(oracle, 3, 2, 4)]
     first, *others = [
         learner_gradient(oracle.policy, groups, credit, layout, loss=loss, values=wrong_values(oracle))

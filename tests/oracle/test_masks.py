@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from mask_proofs import (
     Shape,
     batches,
@@ -13,7 +14,6 @@ from mask_proofs import (
     prove_worked_example,
     worked_example,
 )
-
 from turnwise.credit.estimate import CreditSettings, Estimator
 from turnwise.losses.settings import LossSettings
 
@@ -22,12 +22,12 @@ QUICK = settings(
     max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 LOSSES = [
-    {"entropy": 0.05},
-    {"entropy": 0.05, "kl": 0.1, "aggregation": "trajectory"},
-    {"entropy": 0.05, "kl": 0.1, "kl_in": "reward", "aggregation": "fixed", "fixed_length": 7},
-    {"entropy": 0.05, "form": "gspo", "ratio": "turn"},
-    {"entropy": 0.05, "form": "gspo", "ratio": "trajectory"},
-    {"entropy": 0.05, "form": "cispo", "sampler_cap": 2.0},
+    {"entropy_coef": 0.05},
+    {"entropy_coef": 0.05, "kl_coef": 0.1, "aggregation": "trajectory"},
+    {"entropy_coef": 0.05, "kl_coef": 0.1, "kl_in": "reward", "aggregation": "fixed", "fixed_length": 7},
+    {"entropy_coef": 0.05, "form": "gspo", "ratio": "turn"},
+    {"entropy_coef": 0.05, "form": "gspo", "ratio": "trajectory"},
+    {"entropy_coef": 0.05, "form": "cispo", "tis_cap": 2.0},
 ]
 """The entropy bonus sees to it that no trained token's gradient is zero by chance."""
 
@@ -60,7 +60,7 @@ def test_a_loss_reaches_the_predictions_of_what_it_sees_and_no_other(
 def test_text_between_turns_changes_no_advantage(batch, estimator, lengths, kl):
     """Inserted, deleted or lengthened; also when a divergence is taken off the rewards, and under every discount."""
     credit = CreditSettings(estimator=estimator, gamma=0.9, lam=0.8, turn_gamma=0.95, turn_lam=0.7)
-    loss = LossSettings(kl=0.2, kl_in="reward") if kl else LossSettings()
+    loss = LossSettings(kl_coef=0.2, kl_in="reward") if kl else LossSettings()
     prove_text_changes_nothing(batch, credit, lengths, loss=loss)
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from claims import assert_same
 
+from claims import assert_same
 from turnwise.credit.estimate import CreditSettings
 from turnwise.oracle import WORLDS, Oracle, consult, draw_policy, measure, wrong_values
 from turnwise.oracle.exact import choices, last_context
@@ -35,9 +35,9 @@ def test_probabilities_sum_to_one_and_scores_to_nothing(world):
     score = torch.stack([oracle.jacobian[choice].sum(0) for choice in oracle.choice])  # [n, P]
     assert float((oracle.probability @ score).abs().max()) < 1e-12
     assert_same((oracle.probability * oracle.payoff(None)) @ score, oracle.gradient(oracle.payoff(None)), "REINFORCE")
-    for trajectory, probability, luck in zip(oracle.trajectories, oracle.probability, oracle.luck, strict=True):
+    for trajectory, probability, chance in zip(oracle.trajectories, oracle.probability, oracle.chance, strict=True):
         said = sum(logprob for turn in trajectory.turns for logprob in turn.logprobs)
-        assert float(luck) * math.exp(said) == pytest.approx(float(probability), rel=1e-9)
+        assert float(chance) * math.exp(said) == pytest.approx(float(probability), rel=1e-9)
 
 
 def test_the_gradient_is_that_of_finite_differences():
@@ -89,7 +89,7 @@ def test_every_context_that_is_cut_off_has_a_value():
 )
 def test_measured_moments_of_the_unbiased(estimator, scale):
     credit = CreditSettings(estimator=estimator, whiten=False)
-    found = measure(WORLDS["rooms"], credit, groups=2, responses=4, samples=4000, seed=1)
+    found = measure(WORLDS["rooms"], credit, groups=2, group_size=4, samples=4000, seed=1)
     assert found.scale == pytest.approx(scale, abs=0.04)
     assert found.bias == pytest.approx(1 - scale, abs=0.05)
     assert found.cosine == pytest.approx(1, abs=0.01)
@@ -97,7 +97,7 @@ def test_measured_moments_of_the_unbiased(estimator, scale):
 
 
 def test_measured_moments_tell_a_limit_and_a_wrong_critic():
-    budget = {"groups": 2, "responses": 4, "samples": 4000, "seed": 1}
+    budget = {"groups": 2, "group_size": 4, "samples": 4000, "seed": 1}
     gae = CreditSettings(estimator="gae", lam=0.5, whiten=False)
     right = measure(WORLDS["corridor"], gae, **budget)
     wrong = measure(WORLDS["corridor"], gae, **budget, critic="wrong")

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from chat_families import CHATML_BARE, CHATML_TOKENS, CHATML_TOOLS, family, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chat_families import CHATML_BARE, CHATML_TOKENS, CHATML_TOOLS, family, make_tokenizer
 from turnwise.errors import RenderError
 from turnwise.render import ChatRender, RenderSettings, format_call, make_render
 from turnwise.types import Message, Role, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn

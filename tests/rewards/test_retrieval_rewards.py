@@ -12,7 +12,7 @@ from turnwise.rewards import (
     reward,
 )
 from turnwise.rewards.retrieval import normalise_title
-from turnwise.tools.retrieval import Passage
+from turnwise.tools.search.retrieval import Passage
 from turnwise.types import Message, Task, ToolCall
 
 ADA = Passage(id="p1", title="Ada Brandt", text="An engineer.")

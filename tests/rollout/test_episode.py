@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from byte_render import TASK, ByteRender, Scripted, Watched, ids, play, player, says
 
+from byte_render import TASK, ByteRender, Scripted, Watched, ids, play, player, says
 from turnwise.engines.base import Sampling
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError, RewardError
-from turnwise.learner.small import SmallSettings, train_tokenizer
+from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
 from turnwise.rollout import Decoding, Limits, Player, run_episode
@@ -33,7 +33,7 @@ def test_an_episode_token_by_token():
     assert (first.opens_row, second.opens_row) == (True, False)
     assert (first.rewards, second.rewards) == ({"try": 0.5}, {"win": 1.0})
     assert [turn.version for turn in episode.turns] == [4, 4]
-    assert (episode.stop, episode.success, episode.luck, episode.failure) == (StopReason.DONE, True, 7, "")
+    assert (episode.stop, episode.success, episode.episode_seed, episode.failure) == (StopReason.DONE, True, 7, "")
     assert env.heard == [("t", 0, "ab"), ("t", 1, "c")]
     assert (env.closed, engine.ended) == (["t"], ["s"])
 
@@ -54,7 +54,7 @@ def test_each_turn_is_asked_for_the_whole_conversation_with_a_seed_of_its_own():
     decoding = Decoding(temperature=0.5, top_p=0.9, top_k=3)
     engine = Watched("ab", "c")
     env = Scripted(says("x"), Step(done=True))
-    asyncio.run(run_episode(player(engine, decoding, turn_tokens=9), env.spawn(), TASK, luck=7, session="s"))
+    asyncio.run(run_episode(player(engine, decoding, turn_tokens=9), env.spawn(), TASK, episode_seed=7, session="s"))
     prompts = [prompt for _, prompt, _ in engine.asked]
     assert prompts == [ids("<says>hi<asks>"), ids("<says>hi<asks>ab<end><says>x<asks>")]
     wanted = {"max_tokens": 9, "stop_ids": (256,), "temperature": 0.5, "top_p": 0.9, "top_k": 3}
@@ -290,7 +290,7 @@ def test_a_renderer_that_breaks_is_our_bug_and_not_the_environments():
 
     who = Player(engine=Watched("a"), render=Broken())
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(run_episode(who, Scripted(Step(done=True)), TASK, luck=0, session="s"))
+        asyncio.run(run_episode(who, Scripted(Step(done=True)), TASK, episode_seed=0, session="s"))
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 20}])
@@ -335,7 +335,7 @@ def test_an_episode_in_a_real_chat_template():
 
     who = Player(engine=ScriptedEngine(reply, render.encode_action), render=render, limits=Limits())
     env = Desk()
-    episode = asyncio.run(run_episode(who, env.spawn(), env.tasks("train")[0], luck=0, session="s"))
+    episode = asyncio.run(run_episode(who, env.spawn(), env.tasks("train")[0], episode_seed=0, session="s"))
     [row] = episode.rows()
     assert episode.stop is StopReason.DONE
     assert tuple(row.ids) == (*asked[-1], *episode.turns[-1].action_ids)

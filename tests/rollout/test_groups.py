@@ -1,12 +1,12 @@
-"""Many episodes at once: order, luck, what one may do to the others, and the numbers for the curves."""
+"""Many episodes at once: order, episode seed, what one may do to the others, and the numbers for the curves."""
 
 import asyncio
 import dataclasses
 import random
 
 import pytest
-from byte_render import ByteRender, Scripted, Watched, player, says
 
+from byte_render import ByteRender, Scripted, Watched, player, says
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError, RewardError
@@ -19,7 +19,7 @@ TASKS = [Task(id=name) for name in ("a", "b", "c")]
 
 def run(env, *, tasks=TASKS, responses=2, seed=5, engine=None, limits=None, **options):
     who = player(engine or Watched("x"), **(limits or {}))
-    return asyncio.run(asyncio.wait_for(run_groups(who, env, tasks, responses=responses, seed=seed, **options), 20))
+    return asyncio.run(asyncio.wait_for(run_groups(who, env, tasks, group_size=responses, seed=seed, **options), 20))
 
 
 def test_groups_stand_in_the_order_of_tasks_and_members_whoever_finishes_first():
@@ -36,7 +36,7 @@ def test_groups_stand_in_the_order_of_tasks_and_members_whoever_finishes_first()
     assert finished == ["c", "c", "b", "b", "a", "a"]
     assert [group.task.id for group in groups] == ["a", "b", "c"]
     expected = [[derive_seed(5, "luck", index, member) for member in range(2)] for index in range(3)]
-    assert [[one.luck for one in group.trajectories] for group in groups] == expected
+    assert [[one.episode_seed for one in group.trajectories] for group in groups] == expected
 
 
 def test_a_slow_episode_holds_nobody_up():
@@ -65,11 +65,11 @@ def test_no_more_episodes_than_asked_for_are_under_way(concurrency):
     under_way, most = 0, 0
 
     class Counted(Scripted):
-        async def reset(self, task, luck):
+        async def reset(self, task, episode_seed):
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
-            return await super().reset(task, luck)
+            return await super().reset(task, episode_seed)
 
         async def close(self):
             nonlocal under_way
@@ -86,10 +86,10 @@ def test_progress_counts_up_to_all():
 
 
 class Dice(Env):
-    """Noise from luck in what is read and paid, so that two episodes are equal only when their luck is."""
+    """Noise from episode seed in what is read and paid, so that episodes of other seeds differ."""
 
-    async def reset(self, task, luck):
-        self.random = random.Random(luck)
+    async def reset(self, task, episode_seed):
+        self.random = random.Random(episode_seed)
         return (Message(role="user", content=task.id),)
 
     async def step(self, message):
@@ -118,16 +118,16 @@ def test_luck_differs_between_members_and_any_episode_can_be_replayed_alone():
     again = run(Dice(), responses=3, engine=Sampler(), concurrency=2)
     everyone = [timeless(one) for group in groups for one in group.trajectories]
     assert everyone == [timeless(one) for group in again for one in group.trajectories]
-    assert len({one.luck for one in everyone}) == 9
+    assert len({one.episode_seed for one in everyone}) == 9
     assert len({one.turns[0].action_ids for one in everyone}) == 9
     assert len({one.turns[0].reward for one in everyone}) == 9
-    alone = run_episode(player(Sampler()), Dice(), TASKS[1], luck=derive_seed(5, "luck", 1, 2), session="alone")
+    alone = run_episode(player(Sampler()), Dice(), TASKS[1], episode_seed=derive_seed(5, "luck", 1, 2), session="alone")
     assert timeless(asyncio.run(alone)) == timeless(groups[1].trajectories[2])
 
 
 def test_another_seed_is_other_luck():
     [one], [other] = (run(Dice(), tasks=TASKS[:1], responses=1, seed=seed) for seed in (5, 6))
-    assert one.trajectories[0].luck != other.trajectories[0].luck
+    assert one.trajectories[0].episode_seed != other.trajectories[0].episode_seed
 
 
 def test_sessions_are_not_shared():

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 import torch
-from byte_render import Scripted, Watched, player, says
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from byte_render import Scripted, Watched, player, says
 from turnwise.engines import EngineSettings, LocalEngine
 from turnwise.ledger import Ledger
 from turnwise.rollout import run_groups
@@ -41,7 +41,7 @@ def local_engine(slots: int) -> LocalEngine:
 def run(engine, env, names, *, concurrency=1024, turns=64):
     who = player(engine, max_turns=turns, turn_tokens=TURN)
     tasks = [Task(id=name) for name in names]
-    rollout = run_groups(who, env, tasks, responses=1, seed=5, concurrency=concurrency)
+    rollout = run_groups(who, env, tasks, group_size=1, seed=5, concurrency=concurrency)
     groups = asyncio.run(asyncio.wait_for(rollout, PATIENCE))
     return {group.task.id: group.trajectories[0] for group in groups}
 
@@ -167,7 +167,7 @@ def test_the_ledger_of_a_rollout_tells_waiting_from_working():
 
     with asyncio.Runner(loop_factory=ledger.new_event_loop) as runner:
         ledger.close_step()
-        runner.run(run_groups(who, Scripted(nap), [Task(id="a"), Task(id="b")], responses=1, seed=0))
+        runner.run(run_groups(who, Scripted(nap), [Task(id="a"), Task(id="b")], group_size=1, seed=0))
         entry = ledger.close_step()
     assert 0.28 < entry.seconds["tool_wait"] < 0.45
     assert entry.seconds["render"] > 0
@@ -184,7 +184,7 @@ def test_an_episode_that_breaks_leaves_the_ledger_balanced():
             raise RuntimeError("broken")
         return Step(done=True)
 
-    asyncio.run(run_groups(who, Scripted(break_down), [Task(id="a"), Task(id="b")], responses=1, seed=0))
+    asyncio.run(run_groups(who, Scripted(break_down), [Task(id="a"), Task(id="b")], group_size=1, seed=0))
     ledger.close_step()
     with ledger.spend("update"):
         pass

@@ -74,10 +74,10 @@ def write_steps(metrics: MetricsLog, steps: range) -> None:
 
 def test_a_resumed_file_equals_the_one_that_was_never_cut(tmp_path: Path):
     with log(tmp_path / "whole.jsonl") as metrics:
-        metrics.write(50, "cold_start", {"sft/loss": 1.0})
+        metrics.write(50, "sft", {"sft/loss": 1.0})
         write_steps(metrics, range(1, 9))
     with log(tmp_path / "cut.jsonl") as metrics:
-        metrics.write(50, "cold_start", {"sft/loss": 1.0})
+        metrics.write(50, "sft", {"sft/loss": 1.0})
         write_steps(metrics, range(1, 7))
     with (tmp_path / "cut.jsonl").open("a") as file:
         file.write('{"step": 7')
@@ -89,7 +89,7 @@ def test_a_resumed_file_equals_the_one_that_was_never_cut(tmp_path: Path):
 
 def test_truncating_without_stages_looks_at_every_record(tmp_path: Path):
     with log(tmp_path / "m.jsonl") as metrics:
-        metrics.write(50, "cold_start", {"sft/loss": 1.0})
+        metrics.write(50, "sft", {"sft/loss": 1.0})
         write_steps(metrics, range(1, 4))
         metrics.truncate_after(2)
     kept = [(record["step"], record["stage"]) for record in read_metrics(tmp_path / "m.jsonl")]

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turnwise.cli import main
+from turnwise.cli.main import main
 from turnwise.runs import RunDirectory
-from turnwise.runs.balance import read_balance, show_balance
-from turnwise.runs.report import read_view, write_report
-from turnwise.runs.report_charts import draw_lines
+from turnwise.runs.ledger.totals import read_balance, show_balance
+from turnwise.runs.report.charts import draw_lines
+from turnwise.runs.report.writer import read_view, write_report
 
 CONFIG = """\
 env: {name: frozen_lake, args: {size: 3, hint: <b>bold</b>}}
 model: {name: small, small: {layers: 2}}
 seed: 7
 steps: 2
-cold_start: {demonstrations: 64, chats: null}
-rollout: {tasks: 4, responses: 2, max_turns: 6, turn_tokens: 12}
+sft: {demonstrations: 64, chats: null}
+rollout: {groups_per_step: 4, group_size: 2, max_turns: 6, turn_tokens: 12}
 credit: {estimator: grpo}
 learner: {optimizer: {lr: 0.0005}}
 stability: {mode: monitor}
 """
 RECORDS = [
-    {"step": 1, "stage": "cold_start", "time": 1000.0, "sft/loss": 1.0, "ledger/cold_start_seconds": 2.0}
+    {"step": 1, "stage": "sft", "time": 1000.0, "sft/loss": 1.0, "ledger/cold_start_seconds": 2.0}
     | {"ledger/prepare_seconds": 1.0, "ledger/wall_seconds": 3.0},
     {"step": 0, "stage": "evaluate", "time": 1001.0, "evaluate/success": 0.25, "evaluate/success_low": 0.1}
     | {"evaluate/success_high": 0.45, "evaluate/reward": 0.25, "evaluate/turns": 2.5, "evaluate/episodes": 16.0}

@@ -43,7 +43,7 @@ FULL = Trajectory(
         ),
     ),
     stop=StopReason.DONE,
-    luck=2**63 - 1,
+    episode_seed=2**63 - 1,
     metrics={"success": 1.0, "tool_calls": 2.0},
     seconds=0.1 + 0.2,
 )

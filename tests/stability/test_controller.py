@@ -1,8 +1,8 @@
 """What is done on an alarm, and when it is undone, along curves that are known."""
 
 import pytest
-from curves_by_hand import steady
 
+from curves_by_hand import steady
 from turnwise.credit.estimate import CreditSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.stability import (
@@ -16,7 +16,9 @@ from turnwise.stability import (
 )
 
 OWN = Regime(
-    filter=FilterSettings(), credit=CreditSettings(estimator="grpo", gamma=0.9), loss=LossSettings(kl=0.1, clip_low=0.1)
+    filter=FilterSettings(),
+    credit=CreditSettings(estimator="grpo", gamma=0.9),
+    loss=LossSettings(kl_coef=0.1, clip_low=0.1),
 )
 QUICK = MonitorSettings(baseline_steps=3, window=1, patience=2)
 TRAP = {"reward_std": 0.02, "token_entropy": 0.1}
@@ -49,17 +51,17 @@ def acts(verdicts):
 def test_the_remedy_is_starpo_s():
     regime = RemedySettings().over(OWN)
     assert regime.filter == FilterSettings(rule="top_fraction", keep=0.25)
-    assert regime.loss == LossSettings(kl=0.0, clip_low=0.1, clip_high=0.28)
+    assert regime.loss == LossSettings(kl_coef=0.0, clip_low=0.1, clip_high=0.28)
     assert regime.credit == CreditSettings(estimator="gae", gamma=0.9)
 
 
-@pytest.mark.parametrize("part", ["filter", "clip_high", "kl", "estimator"])
+@pytest.mark.parametrize("part", ["filter", "clip_high", "kl_coef", "estimator"])
 def test_each_part_of_the_remedy_can_be_left_out(part):
     whole, less = RemedySettings().over(OWN), RemedySettings(**{part: None}).over(OWN)
     changed = {
         "filter": less.filter == OWN.filter != whole.filter,
         "clip_high": less.loss.clip_high == OWN.loss.clip_high != whole.loss.clip_high,
-        "kl": less.loss.kl == OWN.loss.kl != whole.loss.kl,
+        "kl_coef": less.loss.kl_coef == OWN.loss.kl_coef != whole.loss.kl_coef,
         "estimator": less.credit == OWN.credit != whole.credit,
     }
     assert changed == {name: name == part for name in changed}

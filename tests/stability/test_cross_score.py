@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from turnwise.learner.cross_score import Reply, cross_score, first_replies, measure_information
-from turnwise.learner.passes import Passes
+from turnwise.learner.forward_runner import Passes
 from turnwise.stability import mutual_information
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 

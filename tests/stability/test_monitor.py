@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from curves_by_hand import WELL, alarms, echo_trap, healthy, kinds, noisy, slide, steady, watch
 
+from curves_by_hand import WELL, alarms, echo_trap, healthy, kinds, noisy, slide, steady, watch
 from turnwise.stability import Monitor, MonitorSettings
 from turnwise.stability.baseline import Baseline
 
@@ -275,10 +275,10 @@ def test_a_decline_by_hand():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_does_not_lift_a_baseline(seed):
-    luck = random.Random(seed)
+    episode_seed = random.Random(seed)
     baseline = Baseline("higher", steps=8, window=5, follow_better=0.1, follow_worse=0.01, allowance=0.75)
     for _ in range(300):
-        baseline.add(luck.gauss(10, 1))
+        baseline.add(episode_seed.gauss(10, 1))
         baseline.follow()
     assert baseline.centre == pytest.approx(10, abs=0.5)
     assert baseline.spread == pytest.approx(1, rel=0.35)

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from turnwise.errors import ToolError
-from turnwise.tools.corpus import read_corpus
-from turnwise.tools.retrieval import Passage, read_contents, title_from, write_contents
+from turnwise.tools.search.corpus import read_corpus
+from turnwise.tools.search.retrieval import Passage, read_contents, title_from, write_contents
 
 LINES = [
     {"id": "p1", "title": "Ærø", "text": "En ø — 「島」."},

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from turnwise.errors import ModelError, ToolError
-from turnwise.tools import dense
-from turnwise.tools.dense import DenseIndex, DenseSettings
-from turnwise.tools.hybrid import HybridIndex
-from turnwise.tools.retrieval import Index, Passage
-from turnwise.tools.search import open_index
+from turnwise.tools.search import dense
+from turnwise.tools.search.dense import DenseIndex, DenseSettings
+from turnwise.tools.search.hybrid import HybridIndex
+from turnwise.tools.search.retrieval import Index, Passage
+from turnwise.tools.search.tool import open_index
 
 WORDS = [
     "ada",
@@ -57,8 +57,8 @@ def on_a_circle(*angles):
 @pytest.fixture
 def _without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr("turnwise.tools.nearest.find_spec", lambda _: None)
-    monkeypatch.setattr("turnwise.tools.dense.find_spec", lambda _: None)
+    monkeypatch.setattr("turnwise.tools.search.nearest.find_spec", lambda _: None)
+    monkeypatch.setattr("turnwise.tools.search.dense.find_spec", lambda _: None)
 
 
 def ids(hits):
@@ -92,7 +92,7 @@ def test_ties_go_to_the_earlier_passage_whatever_k_and_however_many_queries():
 def test_many_queries_are_searched_in_parts_that_fit_the_memory(monkeypatch):
     index = DenseIndex(on_a_circle(0, 45, 90), Directions())
     whole = index.query([str(angle) for angle in range(0, 90, 7)], 2)
-    monkeypatch.setattr("turnwise.tools.nearest._CELLS", 6)
+    monkeypatch.setattr("turnwise.tools.search.nearest._CELLS", 6)
     assert index.query([str(angle) for angle in range(0, 90, 7)], 2) == whole
 
 
@@ -185,7 +185,7 @@ def unit(vector):
 
 
 def test_vectors_are_means_over_the_tokens_without_the_padding(bert):
-    from turnwise.tools.encoders import load_encoder
+    from turnwise.tools.search.encoders import load_encoder
 
     encoder = load_encoder(DenseSettings(encoder=str(bert), batch=2, device="cpu"))
     texts = ["oslo", "ada brandt born oslo norway", "lumen company"]
@@ -195,7 +195,7 @@ def test_vectors_are_means_over_the_tokens_without_the_padding(bert):
 
 
 def test_pooling_prefixes_and_the_cut_are_as_set(bert):
-    from turnwise.tools.encoders import load_encoder
+    from turnwise.tools.search.encoders import load_encoder
 
     settings = DenseSettings(
         encoder=str(bert), pooling="cls", query_prefix="query ", passage_prefix="passage ", max_tokens=4, device="cpu"
@@ -209,7 +209,7 @@ def test_pooling_prefixes_and_the_cut_are_as_set(bert):
 
 
 def test_a_text_longer_than_the_model_can_read_is_cut_to_its_positions(bert):
-    from turnwise.tools.encoders import load_encoder
+    from turnwise.tools.search.encoders import load_encoder
 
     encoder = load_encoder(DenseSettings(encoder=str(bert), device="cpu"))
     long, longer = encoder.encode_queries([" ".join(["oslo"] * 10), " ".join(["oslo"] * 100)])
@@ -238,7 +238,7 @@ def test_dense_and_hybrid_indexes_are_opened_kept_and_made_anew_when_the_encoder
 
 
 def test_a_sentence_transformers_model_needs_its_library_or_a_word_on_pooling(bert, monkeypatch):
-    from turnwise.tools.encoders import load_encoder
+    from turnwise.tools.search.encoders import load_encoder
 
     (bert / "modules.json").write_text("[]")
     try:
@@ -252,7 +252,7 @@ def test_a_sentence_transformers_model_needs_its_library_or_a_word_on_pooling(be
 
 def test_a_sentence_transformers_model_pools_as_it_says(bert, tmp_path):
     pytest.importorskip("sentence_transformers", reason="not installed: pip install 'turnwise[dense]'")
-    from turnwise.tools.encoders import load_encoder
+    from turnwise.tools.search.encoders import load_encoder
 
     model = tmp_path / "model"
     shutil.copytree(bert, model)

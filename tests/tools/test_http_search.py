@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from turnwise.errors import ToolError
-from turnwise.tools.http_search import HttpIndex
-from turnwise.tools.retrieval import Hit, Index, Passage, SearchDownError
-from turnwise.tools.search import SEARCH_DOWN, search_tool
+from turnwise.tools.search.http_index import HttpIndex
+from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError
+from turnwise.tools.search.tool import SEARCH_DOWN, search_tool
 
 OSLO = {"document": {"id": "p3", "contents": '"Oslo"\nThe capital — ø.'}, "score": 2.5}
 OSLO_HIT = Hit(passage=Passage(id="p3", title="Oslo", text="The capital — ø."), score=2.5)
@@ -103,7 +103,7 @@ def test_a_service_that_stumbles_is_asked_again(status):
 
 def test_the_waits_between_attempts_double(monkeypatch):
     waits = []
-    monkeypatch.setattr("turnwise.tools.http_search.time.sleep", waits.append)
+    monkeypatch.setattr("turnwise.tools.search.http_index.time.sleep", waits.append)
     index = HttpIndex(f"http://127.0.0.1:{free_port()}", attempts=7, backoff=0.5, timeout=1)
     with pytest.raises(SearchDownError, match="refused"):
         index.query(["x"], 5)

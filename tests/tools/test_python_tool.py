@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import ToolError
-from turnwise.tools import run_calls, sandbox
+from turnwise.tools import run_calls
 from turnwise.tools.python import python_tool, show_outcome
-from turnwise.tools.sandbox import Ending, Outcome, Protection, PythonSettings, Sandbox
+from turnwise.tools.sandbox import process as sandbox
+from turnwise.tools.sandbox.process import Ending, Outcome, Protection, PythonSettings, Sandbox
 from turnwise.types import ToolCall, ToolResult
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the python tool needs Linux or macOS")
@@ -330,7 +331,7 @@ def test_a_cancelled_call_is_over_at_once():
 def test_the_code_does_not_outlive_a_trainer_that_is_killed(tmp_path):
     program = (
         "import asyncio, sys, tempfile\n"
-        "from turnwise.tools.sandbox import PythonSettings, Sandbox\n"
+        "from turnwise.tools.sandbox.process import PythonSettings, Sandbox\n"
         f"tempfile.tempdir = {str(tmp_path)!r}\n"
         "async def main():\n"
         "    running = asyncio.create_task(Sandbox(PythonSettings(seconds=60)).run('while True: pass'))\n"

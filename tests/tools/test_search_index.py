@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from turnwise.errors import ToolError, TurnwiseError
-from turnwise.tools import index_cache
-from turnwise.tools.bm25 import BM25_SETTINGS, Bm25Index
-from turnwise.tools.http_search import HttpIndex
-from turnwise.tools.hybrid import HybridIndex
-from turnwise.tools.retrieval import Hit, Index, Passage, best_positions
-from turnwise.tools.search import open_index
+from turnwise.tools.search import index_cache
+from turnwise.tools.search.bm25 import BM25_SETTINGS, Bm25Index
+from turnwise.tools.search.http_index import HttpIndex
+from turnwise.tools.search.hybrid import HybridIndex
+from turnwise.tools.search.retrieval import Hit, Index, Passage, best_positions
+from turnwise.tools.search.tool import open_index
 
 PASSAGES = [
     Passage(id="a", title="Lumen", text="A company founded by Ada Brandt."),
@@ -52,7 +52,7 @@ def test_words_that_are_written_out_as_rows_score_as_postings_do(monkeypatch):
     queries = [f"w{i} w{3 * i} w0 t{i} w0" for i in range(40)]
     fast = Bm25Index(passages)
     assert 5 < len(fast._rows) < 200
-    monkeypatch.setattr("turnwise.tools.bm25._ROW_BYTES", 0)
+    monkeypatch.setattr("turnwise.tools.search.bm25._ROW_BYTES", 0)
     plain = Bm25Index(passages)
     assert plain._rows == {}
     assert fast.query(queries, 7) == plain.query(queries, 7)

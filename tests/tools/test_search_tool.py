@@ -11,8 +11,8 @@ import pytest
 
 from turnwise.errors import ToolError
 from turnwise.tools import Bm25Index, Passage, search_tool
-from turnwise.tools.retrieval import Hit, Index
-from turnwise.tools.search import Searcher, show_hits
+from turnwise.tools.search.retrieval import Hit, Index
+from turnwise.tools.search.tool import Searcher, show_hits
 
 PASSAGES = [
     Passage(id="a", title="Lumen", text="A company founded by Ada Brandt."),
@@ -174,7 +174,7 @@ def test_search_leaves_jax_alone(tmp_path):
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("started = True\n")
     (tmp_path / "jax" / "lax.py").write_text("def top_k(values, k): return values, k\n")
-    script = "import turnwise.tools.search, sys; assert 'jax' not in sys.modules; import jax; assert jax.started"
+    script = "import turnwise.tools.search.tool, sys; assert 'jax' not in sys.modules; import jax; assert jax.started"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

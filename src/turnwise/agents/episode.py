@@ -65,24 +65,24 @@ async def play_tasks(
     env: Env,
     tasks: Sequence[Task],
     *,
-    responses: int,
+    group_size: int,
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[TaskResult]:
-    """Plays every task `responses` times, with the luck that a rollout of the same seed has."""
+    """Plays every task `group_size` times, with the episode seed that a rollout of the same seed has."""
     places = asyncio.Semaphore(player.endpoint.settings.concurrency)
-    total, finished = len(tasks) * responses, 0
+    total, finished = len(tasks) * group_size, 0
 
     async def play(index: int, member: int) -> Response:
         nonlocal finished
         async with places:
-            luck = derive_seed(seed, "luck", index, member)
-            response = await play_episode(player, env.spawn(), tasks[index], luck=luck)
+            episode_seed = derive_seed(seed, "luck", index, member)
+            response = await play_episode(player, env.spawn(), tasks[index], episode_seed=episode_seed)
         finished += 1
         progress(finished, total)
         return response
 
-    plays = [asyncio.create_task(play(index, member)) for index in range(len(tasks)) for member in range(responses)]
+    plays = [asyncio.create_task(play(index, member)) for index in range(len(tasks)) for member in range(group_size)]
     try:
         played = await asyncio.gather(*plays)
     finally:
@@ -90,16 +90,16 @@ async def play_tasks(
             one.cancel()
     _report_failures(played)
     return [
-        TaskResult(task=task, responses=tuple(played[place * responses : (place + 1) * responses]))
+        TaskResult(task=task, responses=tuple(played[place * group_size : (place + 1) * group_size]))
         for place, task in enumerate(tasks)
     ]
 
 
-async def play_episode(player: ApiPlayer, env: Env, task: Task, *, luck: int) -> Response:
+async def play_episode(player: ApiPlayer, env: Env, task: Task, *, episode_seed: int) -> Response:
     """Plays one episode on `env`, an instance spawned for it."""
     record = _Record()
     ending = await conclude(
-        env, lambda clock: _converse(player, env, task, luck, record, clock), seconds=player.limits.seconds
+        env, lambda clock: _converse(player, env, task, episode_seed, record, clock), seconds=player.limits.seconds
     )
     return Response(
         stop=ending.stop,
@@ -114,14 +114,14 @@ async def play_episode(player: ApiPlayer, env: Env, task: Task, *, luck: int) ->
 
 
 async def _converse(
-    player: ApiPlayer, env: Env, task: Task, luck: int, record: _Record, clock: asyncio.Timeout
+    player: ApiPlayer, env: Env, task: Task, episode_seed: int, record: _Record, clock: asyncio.Timeout
 ) -> StopReason:
     """Records turns until somebody ends the episode, and says who."""
     with boundary("reset"):
-        conversation = list(await env.reset(task, luck))
+        conversation = list(await env.reset(task, episode_seed))
     record.said += conversation
     for number in range(player.limits.max_turns):
-        request = player.request(conversation, env, derive_seed(luck, "turn", number))
+        request = player.request(conversation, env, derive_seed(episode_seed, "turn", number))
         try:
             message = await player.endpoint.complete(request, turn=number, lose=lambda lost: _give_back(clock, lost))
         except ContextFullError as error:

@@ -1,7 +1,7 @@
 """The environment's contract: messages in, messages and rewards out; it never sees a token.
 
-Invariant: an episode is fixed by (task, luck, the agent's messages). The task's seed makes the level or the
-question, `luck` makes the noise, so the members of a group start alike and then differ.
+Invariant: an episode is fixed by (task, episode seed, the agent's messages). The task's seed makes the level or the
+question, `episode_seed` makes the noise, so the members of a group start alike and then differ.
 """
 
 import copy
@@ -30,7 +30,7 @@ class Env(ABC):
         raise EnvError(f"{type(self).__name__} brings no tasks: pass tasks=... or write tasks(split)")
 
     @abstractmethod
-    async def reset(self, task: Task, luck: int) -> Sequence[Message]:
+    async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         """Begins an episode and returns what the agent reads first."""
 
     @abstractmethod
@@ -55,4 +55,4 @@ class Env(ABC):
 
     def expert(self) -> Message:
         """What an expert would say now (optional: demonstrations for a cold start, an upper bound)."""
-        raise EnvError(f"{type(self).__name__} has no expert: give cold_start a file of chats instead")
+        raise EnvError(f"{type(self).__name__} has no expert: give sft a file of chats instead")

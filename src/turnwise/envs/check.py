@@ -74,12 +74,12 @@ def _first_tasks(env: Env, episodes: int, findings: list[str]) -> list[Task]:
 
 
 async def _check_opening(env: Env, task: Task) -> None:
-    """The members of a group read the same opening, whatever their luck."""
-    openings = [(await _play(env, task, [], "nothing", luck)).opening for luck in (0, 0, 1)]
+    """The members of a group read the same opening, whatever their episode seed."""
+    openings = [(await _play(env, task, [], "nothing", episode_seed)).opening for episode_seed in (0, 0, 1)]
     if openings[0] != openings[1]:
-        raise _BrokenError("reset gives different messages for the same task and luck")
+        raise _BrokenError("reset gives different messages for the same task and episode seed")
     if openings[0] != openings[2]:
-        raise _BrokenError("reset's messages depend on luck: the task's seed makes the start, luck what comes after")
+        raise _BrokenError("reset's messages depend on episode_seed: make the start from the task's seed alone")
 
 
 async def _check_hostile(env: Env, task: Task) -> None:
@@ -91,10 +91,10 @@ async def _check_hostile(env: Env, task: Task) -> None:
 
 
 async def _check_replay(env: Env, task: Task) -> None:
-    """The same task, luck and messages give the same episode."""
+    """The same task, episode seed and messages give the same episode."""
     for script in await _scripts(env, task):
         first, again = [await _play(env, task, script, "a scripted episode") for _ in range(2)]
-        _compare(first, again, "played twice with the same luck and messages, the episode differs")
+        _compare(first, again, "played twice with the same episode seed and messages, the episode differs")
 
 
 async def _check_interleaving(env: Env, tasks: Sequence[Task]) -> None:
@@ -120,7 +120,7 @@ async def _fork_halfway(env: Env, task: Task, script: Sequence[Message]) -> None
     expected = await _play(env, task, script, "a scripted episode")
     half = len(expected.steps) // 2
     original = _try("spawn", env.spawn)
-    opening = tuple(await _guard("reset", lambda: original.reset(task, _luck(task))))
+    opening = tuple(await _guard("reset", lambda: original.reset(task, _episode_seed(task))))
     start = await _go_on(original, opening, script[:half], "a scripted episode")
     for member in (_try("fork", original.fork), _try("fork", original.fork), original):
         rest = await _go_on(member, opening, script[half:], "a forked episode")
@@ -137,7 +137,7 @@ async def _check_expert(env: Env, task: Task) -> None:
 
 async def _expert_messages(env: Env, task: Task) -> list[Message]:
     player = _try("spawn", env.spawn)
-    await _guard("reset", lambda: player.reset(task, _luck(task)))
+    await _guard("reset", lambda: player.reset(task, _episode_seed(task)))
     messages: list[Message] = []
     for _ in range(_MAX_EXPERT_TURNS):
         messages.append(_try("expert", player.expert))
@@ -180,10 +180,12 @@ async def _scripts(env: Env, task: Task) -> list[list[Message]]:
     return scripts
 
 
-async def _play(env: Env, task: Task, script: Sequence[Message], what: str, luck: int | None = None) -> _Record:
+async def _play(env: Env, task: Task, script: Sequence[Message], what: str, episode_seed: int | None = None) -> _Record:
     """Plays the script on a spawned episode, to its end or the episode's, and checks every step on the way."""
     player = _try("spawn", env.spawn)
-    opening = tuple(await _guard("reset", lambda: player.reset(task, _luck(task) if luck is None else luck)))
+    opening = tuple(
+        await _guard("reset", lambda: player.reset(task, _episode_seed(task) if episode_seed is None else episode_seed))
+    )
     if not opening:
         raise _BrokenError("reset gave no message to read")
     record = await _go_on(player, opening, script, what)
@@ -260,7 +262,7 @@ def _try(what: str, act: Callable[[], T]) -> T:
         raise _BrokenError(f"{what} raised {_words(error)}") from error
 
 
-def _luck(task: Task) -> int:
+def _episode_seed(task: Task) -> int:
     return derive_seed("check_env", task.id)
 
 

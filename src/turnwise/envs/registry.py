@@ -21,13 +21,13 @@ from turnwise.settings import Settings
 from turnwise.tools.spelling import suggest
 
 BUILT_IN = {
-    "encyclopedia": "turnwise.envs.encyclopedia:Encyclopedia",
-    "search_qa": "turnwise.envs.question_answering:SearchQA",
+    "encyclopedia": "turnwise.envs.encyclopedia.env:Encyclopedia",
+    "search_qa": "turnwise.envs.qa.env:SearchQA",
     "bandit": "turnwise.envs.games.bandit:Bandit",
     "frozen_lake": "turnwise.envs.games.frozen_lake:FrozenLake",
-    "sokoban": "turnwise.envs.games.sokoban:Sokoban",
+    "sokoban": "turnwise.envs.games.sokoban.env:Sokoban",
     "countdown": "turnwise.envs.games.countdown:Countdown",
-    "gymnasium": "turnwise.envs.gymnasium_env:GymnasiumGame",
+    "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
 }
 
 

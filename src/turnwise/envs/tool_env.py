@@ -85,7 +85,7 @@ class ToolEnv(Env):
             raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(self._tasks)}")
         return self._tasks.get(split, self._tasks.get("", ()))
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         """Sets the state of a new episode; a subclass that has state of its own overrides it."""
         return
 
@@ -96,8 +96,8 @@ class ToolEnv(Env):
             raise EnvError(f"task '{task.id}' has no 'question' in its data; add one, or override prompt(task)")
         return question
 
-    async def reset(self, task: Task, luck: int) -> Sequence[Message]:
-        self.begin(task, luck)
+    async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
+        self.begin(task, episode_seed)
         opening = [Message(role="user", content=self.prompt(task))]
         if self._system:
             opening.insert(0, Message(role="system", content=self._system))

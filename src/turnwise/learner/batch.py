@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from turnwise.compute.layout import MicroBatch, MicroBatches, Rows, pack, pad
 from turnwise.credit.base import Episodes
-from turnwise.learner.layout import MicroBatch, MicroBatches, Rows, pack, pad
 from turnwise.losses.aggregate import Aggregation, token_weights
 from turnwise.types import Group, StopReason, Trajectory, lay_out
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from turnwise.learner.batch import Batch
-from turnwise.learner.passes import Passes
-from turnwise.stability.signals import Information, mutual_information
+from turnwise.learner.forward_runner import Passes
+from turnwise.stability.health import Information, mutual_information
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 _NOBODY = Task(id="cross")

@@ -15,26 +15,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from pydantic import Field
 from torch import nn
 
+from turnwise.compute.device import on_one_thread, send
+from turnwise.compute.layers import Compiled, require_layers
+from turnwise.compute.layout import MicroBatch, MicroBatches
+from turnwise.compute.score import check_packing, check_scoring, score
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.device import on_one_thread, send
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
-from turnwise.learner.critic import Critic, CriticSettings
-from turnwise.learner.labels import Labels, label, need_passes
-from turnwise.learner.layers import Compiled, require_layers
-from turnwise.learner.layout import MicroBatch, MicroBatches
+from turnwise.learner.forward_runner import Packing, Passes, choose_packing, mode, seeded
+from turnwise.learner.loss_inputs import Labels, label, need_passes
 from turnwise.learner.objective import critic_objective, policy_objective
-from turnwise.learner.optimizer import Optimizer, OptimizerSettings, OptimizerStep
-from turnwise.learner.passes import Packing, Passes, choose_packing, mode, seeded
-from turnwise.learner.ranks import ALONE, Ranks
-from turnwise.learner.reference import Reference
-from turnwise.learner.score import check_packing, check_scoring, score
+from turnwise.learner.optimizer import Optimizer, OptimizerStep
+from turnwise.learner.parallel.ranks import ALONE, Ranks
+from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
+from turnwise.models.critic import Critic
+from turnwise.models.reference import Reference
 from turnwise.seeds import derive_seed
-from turnwise.settings import Settings
 from turnwise.types import Group
 
 if TYPE_CHECKING:
@@ -48,28 +47,6 @@ Measured: TypeAlias = tuple[dict[str, float], OptimizerStep]
 """The metrics of one mini-batch, and what became of its optimizer step."""
 Figures: TypeAlias = dict[str, torch.Tensor]
 """Sums over a mini-batch and the like, [] each: on a GPU, not known to the host before they are fetched."""
-
-
-class LearnerSettings(Settings):
-    """How a batch becomes optimizer steps."""
-
-    epochs: int = Field(default=1, ge=1)
-    """How often each batch is gone through."""
-    minibatches: int = Field(default=1, ge=1)
-    """Into how many optimizer steps an epoch is split, by whole trajectories."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """The most tokens, padding included, that go through a model at once; it changes memory, never the gradient."""
-    packing: bool | None = None
-    """On, rows of a micro-batch lie end to end, and long prompts that are equal are read once; off, rows are padded to
-    the longest. None packs where the model's attention can be done row by row: where it cannot, packed rows are kept
-    apart by a mask, and cost the square of the micro-batch. It never changes the gradient."""
-    compile: bool = False
-    """Layers, or on a GPU the whole trunk, run as torch.compile makes them, which takes the first update a minute or
-    more and every other less time."""
-    checkpointing: bool = False
-    """Layers are run again in the backward pass, in place of keeping what they computed: less memory, more time."""
-    optimizer: OptimizerSettings = OptimizerSettings()
-    critic: CriticSettings = CriticSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +121,7 @@ class Learner:
         """
         if temperature <= 0:
             raise ConfigError(f"temperature: {temperature} samples nothing to learn from; set it above 0")
-        if loss.kl > 0 and loss.kl_in == "loss" and loss.kl_form == "k1":
+        if loss.kl_coef > 0 and loss.kl_in == "loss" and loss.kl_form == "k1":
             logger.warning("loss.kl_estimator: k1 in the loss has a gradient of zero mean; k2 and k3 hold the policy")
         self.model = model.to(device)
         self.settings, self.credit, self.loss = settings, credit, loss
@@ -169,7 +146,7 @@ class Learner:
             if packing is Packing.MASKED:
                 check_packing(model, device)
         self.optimizer = Optimizer(model, settings.optimizer, total_steps=total_steps)
-        self.reference = Reference(model) if loss.kl > 0 else None
+        self.reference = Reference(model) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
         self.critic_optimizer: Optimizer | None = None
         if credit.needs_critic:

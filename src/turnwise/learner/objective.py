@@ -6,8 +6,8 @@ Shapes: m trained tokens of a micro-batch.
 
 import torch
 
-from turnwise.learner.labels import Labels
-from turnwise.learner.score import Scores
+from turnwise.compute.score import Scores
+from turnwise.learner.loss_inputs import Labels
 from turnwise.losses.cispo import cispo_loss
 from turnwise.losses.gspo import gspo_loss
 from turnwise.losses.kl import kl_estimate
@@ -24,10 +24,10 @@ def policy_objective(
     surrogate = _surrogate(scores.logprob, labels, settings)
     corrected = surrogate.loss if labels.sampler_weight is None else labels.sampler_weight * surrogate.loss  # [m]
     loss = corrected
-    if settings.entropy > 0:
-        loss = loss - settings.entropy * scores.entropy
+    if settings.entropy_coef > 0:
+        loss = loss - settings.entropy_coef * scores.entropy
     if labels.reference_logprob is not None and settings.kl_in == "loss":
-        loss = loss + settings.kl * kl_estimate(scores.logprob, labels.reference_logprob, settings.kl_form)
+        loss = loss + settings.kl_coef * kl_estimate(scores.logprob, labels.reference_logprob, settings.kl_form)
     measures = {
         "policy/loss": loss.detach(),
         "policy/surrogate_loss": corrected.detach(),

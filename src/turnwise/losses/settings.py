@@ -31,7 +31,7 @@ class LossSettings(Settings):
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bounds the loss of a bad action whose probability has risen, at this many times its advantage; None: never. Read
     by `clip` and `gspo`."""
-    sampler_cap: float | None = Field(default=None, ge=1)
+    tis_cap: float | None = Field(default=None, ge=1)
     """Corrects for a sampler whose probabilities are not the learner's: ratios are then against the learner's own,
     taken before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; None: no correction."""
     aggregation: Aggregation = "token"
@@ -41,9 +41,9 @@ class LossSettings(Settings):
     """The length `aggregation: fixed` divides by, such as the most tokens an episode may sample."""
     action_mask: bool = True
     """On, all losses see the agent's own tokens alone; off, all tokens after the prompt."""
-    entropy: float = Field(default=0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     """Coefficient of the entropy bonus."""
-    kl: float = Field(default=0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Coefficient of the divergence from the policy at the start; 0 keeps no reference at all."""
     kl_in: KlPlace = "loss"
     """`loss`: a term beside the policy's; `reward`: taken off each credited token's reward before credit."""

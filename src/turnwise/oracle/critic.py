@@ -7,7 +7,7 @@ Shapes: B rows padded to W, or B = 1 and rows end to end.
 import torch
 from torch import nn
 
-from turnwise.learner.critic import Critic
+from turnwise.models.critic import Critic
 from turnwise.oracle.exact import Context, Oracle, Values
 from turnwise.seeds import derive_seed
 

@@ -14,7 +14,7 @@ import torch
 from turnwise.credit.base import Episodes
 from turnwise.credit.estimate import CreditSettings, estimate
 from turnwise.learner.batch import Batch
-from turnwise.learner.passes import Passes
+from turnwise.learner.forward_runner import Passes
 from turnwise.oracle.critic import TableCritic
 from turnwise.oracle.exact import TEMPERATURE, Oracle, Values
 from turnwise.types import Group
@@ -87,10 +87,10 @@ def spans_the_batch(credit: CreditSettings) -> bool:
     return credit.estimator in ("reinforce++", "reinforce++-baseline") or (credit.needs_critic and credit.whiten)
 
 
-def expected_gradient(deck: Deck, credit: CreditSettings, *, responses: int) -> torch.Tensor:
-    """[P]: the mean estimate over all groups of `responses` episodes that can be drawn, each a batch of its own."""
+def expected_gradient(deck: Deck, credit: CreditSettings, *, group_size: int) -> torch.Tensor:
+    """[P]: the mean estimate over all groups of `group_size` episodes that can be drawn, each a batch of its own."""
     oracle = deck.oracle
-    groups = list(combinations_with_replacement(range(len(oracle.trajectories)), responses))
+    groups = list(combinations_with_replacement(range(len(oracle.trajectories)), group_size))
     chance = oracle.probability[torch.tensor(groups)].prod(-1)  # [D]
     orders = torch.tensor([_orders(group) for group in groups], dtype=torch.double)  # [D]
     return (chance * orders) @ deck.push(torch.tensor(groups)[:, None], credit) @ oracle.jacobian

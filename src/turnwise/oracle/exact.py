@@ -42,7 +42,7 @@ class Oracle:
             for trajectory in played
         ]
         """n times [tokens]: each action token as an index into what `jacobian` has rows for."""
-        self.luck = torch.tensor([branch.luck for branch in branches], dtype=torch.double)  # [n]
+        self.chance = torch.tensor([branch.chance for branch in branches], dtype=torch.double)  # [n]
         table = self._table(list(self._place)).detach()  # [C·V]
         self.probability = self._probability(table)  # [n]
         """How often each episode happens."""
@@ -92,7 +92,7 @@ class Oracle:
         return torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(self.policy.parameters()))])
 
     def _probability(self, table: torch.Tensor) -> torch.Tensor:
-        return self.luck * torch.stack([table[choice].sum() for choice in self.choice]).exp()  # [n]
+        return self.chance * torch.stack([table[choice].sum() for choice in self.choice]).exp()  # [n]
 
     def _table(self, contexts: Sequence[Context]) -> torch.Tensor:
         """[C·V]: logprobs of every token in every context, read off unpadded rows of one length at a time."""

@@ -45,12 +45,12 @@ def measure(
     credit: CreditSettings,
     *,
     groups: int,
-    responses: int,
+    group_size: int,
     samples: int,
     seed: int,
     critic: CriticKind = "exact",
 ) -> Moments:
-    """Draws `samples` batches of `groups` × `responses` episodes and looks at the gradients they give.
+    """Draws `samples` batches of `groups` × `group_size` episodes and looks at the gradients they give.
 
     The truth is the gradient of all the world would pay: where our limit cuts an episode off, what was still to come
     counts too, at its exact value. So an estimator that takes truncation for termination shows a bias there.
@@ -63,12 +63,12 @@ def measure(
     deck = Deck(oracle, values)
     drawn = torch.multinomial(
         oracle.probability,
-        samples * groups * responses,
+        samples * groups * group_size,
         replacement=True,
         generator=torch.Generator().manual_seed(seed),
-    ).view(samples, groups, responses)
+    ).view(samples, groups, group_size)
     estimates = deck.push(drawn, credit) @ oracle.jacobian  # [D, P]
-    return _moments(estimates, oracle.gradient(oracle.payoff(oracle.values)), groups * responses)
+    return _moments(estimates, oracle.gradient(oracle.payoff(oracle.values)), groups * group_size)
 
 
 def _moments(estimates: torch.Tensor, exact: torch.Tensor, episodes: int) -> Moments:

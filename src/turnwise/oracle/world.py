@@ -1,4 +1,4 @@
-"""Worlds so small that every episode in them can be written down, luck and limits included.
+"""Worlds so small that every episode in them can be written down, chance and limits included.
 
 Invariant: a world is a pure function from a state and a move to what may happen, with probabilities that sum to one;
 every episode it yields is a real `Trajectory`, laid out by the same rules as one that was played.
@@ -35,11 +35,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One episode of a world, and how likely luck lets it happen when the agent moves as it does there."""
+    """One episode of a world, and how likely chance lets it happen when the agent moves as it does there."""
 
     trajectory: Trajectory
     """Its logprobs are zero: whoever plays fills them in."""
-    luck: float
+    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class World:
     def branches(self, *, limited: bool = True) -> tuple[Branch, ...]:
         """Every episode there is; with `limited` off, as if `max_turns` were not."""
         limit = self.max_turns if limited else None
-        return tuple(self._play((), self.start, self.prompt, opens_row=True, luck=1.0, limit=limit))
+        return tuple(self._play((), self.start, self.prompt, opens_row=True, chance=1.0, limit=limit))
 
     def moves(self) -> Iterator[Move]:
         """All that an agent can say in a turn: `(0,), (1, 0), (1, 1), ...`."""
@@ -76,20 +76,20 @@ class World:
         context: tuple[int, ...],
         *,
         opens_row: bool,
-        luck: float,
+        chance: float,
         limit: int | None,
     ) -> Iterator[Branch]:
         for move in self.moves():
             for answer in self.answer(state, move):
                 so_far = (*turns, self._turn(state, context, move, answer, opens_row))
-                chance = luck * answer.probability
+                reached = chance * answer.probability
                 if answer.state is None:
-                    yield self._branch(so_far, StopReason.DONE, (), chance)
+                    yield self._branch(so_far, StopReason.DONE, (), reached)
                 elif len(so_far) == limit:
-                    yield self._branch(so_far, StopReason.MAX_TURNS, () if answer.rewrites else answer.says, chance)
+                    yield self._branch(so_far, StopReason.MAX_TURNS, () if answer.rewrites else answer.says, reached)
                 else:
                     yield from self._play(
-                        so_far, answer.state, answer.says, opens_row=answer.rewrites, luck=chance, limit=limit
+                        so_far, answer.state, answer.says, opens_row=answer.rewrites, chance=reached, limit=limit
                     )
 
     def _turn(self, state: str, context: tuple[int, ...], move: Move, answer: Answer, opens_row: bool) -> Turn:
@@ -104,6 +104,6 @@ class World:
             state_key=state.partition(":")[0] or None,
         )
 
-    def _branch(self, turns: tuple[Turn, ...], stop: StopReason, tail: tuple[int, ...], luck: float) -> Branch:
+    def _branch(self, turns: tuple[Turn, ...], stop: StopReason, tail: tuple[int, ...], chance: float) -> Branch:
         trajectory = Trajectory(task=Task(id=self.name), turns=turns, stop=stop, tail_ids=tail)
-        return Branch(trajectory=trajectory, luck=luck)
+        return Branch(trajectory=trajectory, chance=chance)

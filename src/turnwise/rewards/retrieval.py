@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from turnwise.tools.retrieval import Passage
+from turnwise.tools.search.retrieval import Passage
 from turnwise.types import Json, Task
 
 FOUND_GOLD = "found_gold"

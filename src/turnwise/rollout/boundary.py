@@ -1,7 +1,7 @@
 """The one place where environment code may break without ending a run.
 
 Invariant: what broke is kept in words and counted, never scored; a user's mistake that one line can explain (a NaN
-reward, a broken contract) is not luck, and passes.
+reward, a broken contract) is no accident, and passes.
 """
 
 import asyncio

@@ -45,12 +45,14 @@ class _Record:
     """What the agent reads next, in the row it is in: known between a step and the next move, and empty otherwise."""
 
 
-async def run_episode(player: Player, env: Env, task: Task, *, luck: int, session: str) -> Trajectory:
+async def run_episode(player: Player, env: Env, task: Task, *, episode_seed: int, session: str) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it."""
     record = _Record()
     try:
         ending = await conclude(
-            env, lambda clock: _converse(player, env, task, luck, session, record), seconds=player.limits.seconds
+            env,
+            lambda clock: _converse(player, env, task, episode_seed, session, record),
+            seconds=player.limits.seconds,
         )
     finally:
         await player.engine.end(session)
@@ -58,7 +60,7 @@ async def run_episode(player: Player, env: Env, task: Task, *, luck: int, sessio
         task=task,
         turns=tuple(record.turns),
         stop=ending.stop,
-        luck=luck,
+        episode_seed=episode_seed,
         metrics=record.metrics,
         seconds=ending.seconds,
         failure=ending.failure,
@@ -66,11 +68,13 @@ async def run_episode(player: Player, env: Env, task: Task, *, luck: int, sessio
     )
 
 
-async def _converse(player: Player, env: Env, task: Task, luck: int, session: str, record: _Record) -> StopReason:
+async def _converse(
+    player: Player, env: Env, task: Task, episode_seed: int, session: str, record: _Record
+) -> StopReason:
     """Records turns until somebody ends the episode, and says who."""
     render, limits = player.render, player.limits
     with boundary("reset"):
-        messages = await env.reset(task, luck)
+        messages = await env.reset(task, episode_seed)
     with player.ledger.spend("render"):
         context, opens_row = render.start(messages, env.tools), True
     conversation = list(context)
@@ -84,7 +88,7 @@ async def _converse(player: Player, env: Env, task: Task, luck: int, session: st
         sampling = player.decoding.sampling(
             max_tokens=min(limits.turn_tokens, room, room if budget is None else budget),
             stop_ids=render.stop_ids,
-            seed=derive_seed(luck, "turn", number),
+            seed=derive_seed(episode_seed, "turn", number),
         )
         with boundary("state_key"):
             state_key = env.state_key()

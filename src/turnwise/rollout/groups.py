@@ -1,6 +1,6 @@
 """Many episodes at once: groups of one task each, all running side by side on one engine.
 
-Invariant: an episode's luck is derived from (seed, place of its task, member), so any one of them can be replayed
+Invariant: an episode's seed is derived from (seed, place of its task, member), so any one of them can be replayed
 alone; and the order of groups and members is that of the tasks asked for, whoever finishes first.
 """
 
@@ -22,21 +22,21 @@ async def run_groups(
     env: Env,
     tasks: Sequence[Task],
     *,
-    responses: int,
+    group_size: int,
     seed: int,
     concurrency: int = 1024,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Group]:
-    """Plays every task `responses` times: `await run_groups(player, env, tasks, responses=8, seed=0)`."""
+    """Plays every task `group_size` times: `await run_groups(player, env, tasks, group_size=8, seed=0)`."""
     places = asyncio.Semaphore(concurrency)
-    total, finished = len(tasks) * responses, 0
+    total, finished = len(tasks) * group_size, 0
 
     async def play(index: int, member: int) -> Trajectory:
         nonlocal finished
-        luck = derive_seed(seed, "luck", index, member)
+        episode_seed = derive_seed(seed, "luck", index, member)
         async with places:
             trajectory = await run_episode(
-                player, env.spawn(), tasks[index], luck=luck, session=f"{seed}/{index}/{member}"
+                player, env.spawn(), tasks[index], episode_seed=episode_seed, session=f"{seed}/{index}/{member}"
             )
         finished += 1
         progress(finished, total)
@@ -47,7 +47,7 @@ async def run_groups(
         with player.ledger.spend("environment"):
             async with asyncio.TaskGroup() as running:
                 plays = [
-                    [running.create_task(play(index, member)) for member in range(responses)]
+                    [running.create_task(play(index, member)) for member in range(group_size)]
                     for index in range(len(tasks))
                 ]
     except BaseExceptionGroup as errors:

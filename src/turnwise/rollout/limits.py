@@ -58,16 +58,16 @@ class Decoding(Settings):
 class RolloutSettings(Limits, Decoding):
     """What one training step samples."""
 
-    tasks: int = Field(default=8, ge=1)
+    groups_per_step: int = Field(default=8, ge=1)
     """Tasks per step: each makes one group."""
-    responses: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Episodes per task: the size of a group."""
     sampler: Sampler = "uniform"
     """`uniform`: every task in turn; `curriculum`: also again those that are solved sometimes; `hard`: also again
     those that are seldom solved."""
     replay: float = Field(default=0.5, ge=0, lt=1)
     """The share of a step's tasks that were played before; read by `curriculum` and `hard`."""
-    serves: int = Field(default=1, ge=1)
+    updates_per_rollout: int = Field(default=1, ge=1)
     """How many updates one set of weights is sampled for before it is replaced (Online-k): samples and updates stay
     as many, only staler; ratios are to the logprobs of the weights that sampled, which corrects for it."""
     concurrency: int = Field(default=1024, ge=1)

@@ -97,6 +97,6 @@ class TaskSampler:
             return []
         rate = np.array([self._rates[place] for place in known])  # [known]
         weight = _DOUBT + (rate * (1 - rate) if self._rule == "curriculum" else 1 - rate)  # [known]
-        luck = np.random.default_rng(derive_seed(self._seed, "again", self._draws))
-        chosen = luck.choice(len(known), size=count, replace=False, p=weight / weight.sum())  # [count]
+        rng = np.random.default_rng(derive_seed(self._seed, "again", self._draws))
+        chosen = rng.choice(len(known), size=count, replace=False, p=weight / weight.sum())  # [count]
         return [known[int(place)] for place in chosen]

@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
         ("member", pa.int32()),
         ("task_id", pa.string()),
         ("task", pa.string()),
-        ("luck", pa.int64()),
+        ("episode_seed", pa.int64()),
         ("stop", pa.string()),
         ("failure", pa.string()),
         ("reward", pa.float64()),
@@ -83,7 +83,7 @@ class _TrajectoryRow(TypedDict):
     member: int
     task_id: str
     task: str
-    luck: int
+    episode_seed: int
     stop: str
     failure: str
     reward: float
@@ -169,7 +169,7 @@ def _to_row(
         "member": member,
         "task_id": trajectory.task.id,
         "task": _storable(_to_json(trajectory.task)),
-        "luck": trajectory.luck,
+        "episode_seed": trajectory.episode_seed,
         "stop": trajectory.stop.value,
         "failure": _storable(trajectory.failure),
         "reward": trajectory.reward,
@@ -225,7 +225,7 @@ def _from_row(row: _TrajectoryRow) -> Trajectory:
         task=Task(id=task["id"], seed=task["seed"], data=task["data"]),
         turns=tuple(_from_struct(turn) for turn in row["turns"]),
         stop=StopReason(row["stop"]),
-        luck=row["luck"],
+        episode_seed=row["episode_seed"],
         metrics=dict(row["metrics"]),
         seconds=row["seconds"],
         failure=row["failure"],

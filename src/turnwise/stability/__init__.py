@@ -1,12 +1,12 @@
 """Steady training: which groups are learnt from, what a collapse looks like, and what is done about it."""
 
+from turnwise.stability.collector import Lot, Supply
 from turnwise.stability.controller import Act, Controller, Mode, StabilitySettings, Verdict
 from turnwise.stability.filters import FilterSettings, Selection, select
 from turnwise.stability.findings import Finding, Kind, Severity
+from turnwise.stability.health import Information, Vitals, measure, mutual_information
 from turnwise.stability.monitor import Monitor, MonitorSettings
-from turnwise.stability.remedy import Regime, RemedySettings
-from turnwise.stability.signals import Information, Vitals, measure, mutual_information
-from turnwise.stability.supply import Lot, Supply
+from turnwise.stability.starpo_s import Regime, RemedySettings
 
 __all__ = [
     "Act",

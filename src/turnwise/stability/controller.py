@@ -13,9 +13,9 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.filters import FilterSettings
 from turnwise.stability.findings import Finding
+from turnwise.stability.health import Vitals
 from turnwise.stability.monitor import Monitor, MonitorSettings
-from turnwise.stability.remedy import Regime, RemedySettings
-from turnwise.stability.signals import Vitals
+from turnwise.stability.starpo_s import Regime, RemedySettings
 
 Mode: TypeAlias = Literal["off", "monitor", "auto", "always"]
 

@@ -31,8 +31,8 @@ class FilterSettings(Settings):
     mass: float = Field(default=0.9, gt=0, le=1)
     """The share of all standard deviations' sum that is kept; read by `top_p`."""
     refill: int = Field(default=0, ge=0)
-    """How many times as many tasks again may be sampled until a step has `rollout.tasks` groups to learn from. With
-    0, a step learns from what is left of them: as many samples as without a filter, but smaller batches."""
+    """How many times as many tasks again may be sampled until a step has `rollout.groups_per_step` groups to learn
+    from. With 0, a step learns from what is left of them: as many samples as without a filter, but smaller batches."""
 
     @model_validator(mode="after")
     def _refills_something(self) -> "FilterSettings":

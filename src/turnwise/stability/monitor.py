@@ -18,7 +18,7 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.baseline import DEEPEST, Baseline, Better
 from turnwise.stability.findings import Finding, Kind
-from turnwise.stability.signals import Vitals
+from turnwise.stability.health import Vitals
 
 Evidence: TypeAlias = dict[str, tuple[float, float]]
 """By vital, its value now and what it is while the run is well."""

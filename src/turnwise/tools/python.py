@@ -8,7 +8,7 @@ import dataclasses
 import signal
 from dataclasses import dataclass
 
-from turnwise.tools.sandbox import Ending, Outcome, PythonSettings, Sandbox
+from turnwise.tools.sandbox.process import Ending, Outcome, PythonSettings, Sandbox
 from turnwise.tools.tool import Tool, check_limits, tool
 from turnwise.types import ToolResult
 

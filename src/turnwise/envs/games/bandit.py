@@ -1,12 +1,12 @@
 """RAGEN's two-armed bandit: a sure little against a rare lot, told apart by their names alone.
 
-Invariant: the task's seed decides which arm is named first, so its place tells nothing; luck decides what is paid.
+Invariant: the task's seed decides which arm is named first, so its place tells nothing; the episode's what is paid.
 """
 
 import random
 from typing import Unpack
 
-from turnwise.envs.game import GameOptions, Move, TextGame
+from turnwise.envs.games.game import GameOptions, Move, TextGame
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
 from turnwise.types import Task
@@ -42,11 +42,11 @@ class Bandit(TextGame):
             raise EnvError(f"the arms are called '{low}' and '{high}'; give two different names, without '|'")
         self._low, self._high = names[::-1] if reverse else names
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         arms = [self._low, self._high]
         random.Random(derive_seed(task.seed, "arms")).shuffle(arms)
         self.actions = tuple(arms)
-        self._payouts = random.Random(derive_seed(luck, "payouts"))
+        self._payouts = random.Random(derive_seed(episode_seed, "payouts"))
         self._paid = ""
 
     def rules(self) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Unpack
 
-from turnwise.envs.game import GameOptions, Move, TextGame, check_count, of_same_split
 from turnwise.envs.games.arithmetic import Value, combine, read_expression
+from turnwise.envs.games.game import GameOptions, Move, TextGame, check_count, of_same_split
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
 from turnwise.types import Task
@@ -69,7 +69,7 @@ class Countdown(TextGame):
         check_count("largest_target", largest_target)
         self._numbers, self._largest, self._largest_target = tuple(numbers), largest, largest_target
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         self._puzzle = make_puzzle(task.seed, self._numbers, self._largest, self._largest_target)
         self._wanted = sorted(self._puzzle.numbers)
         self._best = 0.0

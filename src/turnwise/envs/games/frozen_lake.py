@@ -1,7 +1,7 @@
 """RAGEN's FrozenLake: cross the ice to the goal, past the holes, on a map of its own for every task.
 
-Invariant: map, start and goal come from the task's seed and slips from luck; and the goal can be reached within the
-actions that an episode allows, if no step slips.
+Invariant: map, start and goal come from the task's seed and slips from the episode's; and the goal can be reached
+within the actions that an episode allows, if no step slips.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Unpack
 
-from turnwise.envs.game import GameOptions, Move, TextGame, check_count, of_same_split
+from turnwise.envs.games.game import GameOptions, Move, TextGame, check_count, of_same_split
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
 from turnwise.types import Task
@@ -64,11 +64,11 @@ class FrozenLake(TextGame):
             raise EnvError(f"frozen is {frozen}; it is a chance, above 0 and up to 1")
         self._size, self._slippery, self._frozen = size, slippery, frozen
 
-    def begin(self, task: Task, luck: int) -> None:
+    def begin(self, task: Task, episode_seed: int) -> None:
         self._lake = make_lake(task.seed, self._size, self._frozen, self._max_actions)
         self._marks = _draw(self._lake)
         self._cell = self._lake.start
-        self._slips = random.Random(derive_seed(luck, "slips"))
+        self._slips = random.Random(derive_seed(episode_seed, "slips"))
 
     def rules(self) -> str:
         slips = " Ice is slippery: a step may go sideways." if self._slippery else ""

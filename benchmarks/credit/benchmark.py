@@ -1,0 +1,119 @@
+"""`turnwise bench credit`: every estimator on worlds whose gradient is known, and in training on one real game.
+
+Invariant: only the credit differs. In a world, all estimators judge the same episodes; in training, all begin from one
+cold start per seed, draw the same tasks, sample as many episodes and make as many updates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from benchmarks.credit import report as credit_report
+from benchmarks.credit.variants import VARIANTS, Variant
+from benchmarks.harness.benchmark import Benchmark, Results, Scope
+from benchmarks.harness.jobs import Figures, Job, Place
+from benchmarks.harness.report import Report
+from benchmarks.harness.training import training_job
+from turnwise.config import Config, load_config
+from turnwise.credit.estimate import Estimator
+from turnwise.oracle import WORLDS, measure
+from turnwise.types import Json
+
+RECIPE = "credit-frozen-lake"
+QUICK = ("steps=8", "evaluate.tasks=128", "evaluate.every=4")
+LEARNERS: Mapping[Estimator, tuple[str, ...]] = {
+    "gae": ("credit.lam=0.95",),
+    "turn-gae": ("credit.turn_lam=0.95",),
+    "bilevel-gae": ("credit.lam=0.95", "credit.turn_lam=0.95"),
+    "grpo": (),
+    "dr-grpo": ("loss.aggregation=fixed", "loss.fixed_length={episode_tokens}"),
+    "rloo": (),
+    "reinforce++": (),
+    "reinforce++-baseline": (),
+    "reward-to-go": (),
+    "gigpo": ("credit.turn_gamma=0.95",),
+}
+"""What each estimator has set beside its name, as its paper has it; all else is the recipe's."""
+
+
+def plan(scope: Scope) -> list[Job]:
+    """The cold starts first, since training waits for them; the worlds fill the processes meanwhile."""
+    seeds = range(scope.seeds)
+    cold = {seed: _cold_start(scope, seed) for seed in seeds}
+    worlds = [_moments(world, scope, seed) for seed in seeds for world in WORLDS]
+    learning = [_learning(estimator, scope, seed, cold[seed]) for seed in seeds for estimator in LEARNERS]
+    return [*cold.values(), *worlds, *learning]
+
+
+def report(scope: Scope, results: Results) -> Report:
+    """What the jobs came to, and what they were told to do."""
+    made = credit_report.report(scope, results)
+    config = _config(scope, 0)
+    rollout = config.rollout
+    settings = {
+        "recipe": RECIPE,
+        "settings/oracle": ", ".join(f"{name} {count}" for name, count in _sizes(scope).items()),
+        "settings/training": f"steps {config.steps}, {rollout.groups_per_step} groups of {rollout.group_size}",
+        "settings/evaluation": f"tasks {config.evaluate.tasks}, temperature {config.evaluate.temperature:g}",
+    }
+    settings |= {f"settings/{name}": ", ".join(_overrides(name, config)) for name in LEARNERS if LEARNERS[name]}
+    return replace(made, about=settings | dict(made.about))
+
+
+def measure_moments(settings: Mapping[str, Json], place: Place) -> Figures:
+    """The job of one world and seed: `{"rloo": {"bias": .01, "variance": 19.3, "snr": .91, "cosine": 1.0}, ...}`."""
+    world, variants = settings["world"], settings["variants"]
+    assert isinstance(world, str)
+    assert isinstance(variants, Mapping)
+    groups, group_size, samples, seed = (_whole(settings, name) for name in ("groups", "group_size", "samples", "seed"))
+    figures: dict[str, Json] = {}
+    for name, plain in variants.items():
+        variant = Variant.read(name, plain)
+        moments = measure(
+            WORLDS[world],
+            variant.credit,
+            groups=groups,
+            group_size=group_size,
+            samples=samples,
+            seed=seed,
+            critic=variant.critic,
+        )
+        figures[name] = asdict(moments)
+    return figures
+
+
+def _cold_start(scope: Scope, seed: int) -> Job:
+    config = _config(scope, seed, "steps=0", "evaluate.tasks=1")  # what it came to, every learner evaluates anyway
+    return training_job(f"cold-start/seed-{seed}", config)
+
+
+def _learning(estimator: Estimator, scope: Scope, seed: int, cold: Job) -> Job:
+    config = _config(scope, seed, f"credit.estimator={estimator}", *_overrides(estimator, _config(scope, seed)))
+    return training_job(f"learning/{estimator}/seed-{seed}", config, after=cold)
+
+
+def _overrides(estimator: Estimator, config: Config) -> list[str]:
+    episode_tokens = config.rollout.max_turns * config.rollout.turn_tokens
+    return [override.format(episode_tokens=episode_tokens) for override in LEARNERS[estimator]]
+
+
+def _moments(world: str, scope: Scope, seed: int) -> Job:
+    variants = {variant.name: variant.plain() for variant in VARIANTS}
+    settings: dict[str, Json] = {"world": world, "seed": seed, **_sizes(scope), "variants": variants}
+    return Job(name=f"moments/{world}/seed-{seed}", work=f"{__name__}:measure_moments", settings=settings)
+
+
+def _sizes(scope: Scope) -> dict[str, int]:
+    return {"groups": 4, "group_size": 4, "samples": 200 if scope.quick else 4000}
+
+
+def _config(scope: Scope, seed: int, *overrides: str) -> Config:
+    return load_config(RECIPE, [*(QUICK if scope.quick else ()), f"seed={seed}", *overrides])
+
+
+def _whole(settings: Mapping[str, Json], name: str) -> int:
+    value = settings[name]
+    assert isinstance(value, int)
+    return value
+
+
+BENCHMARK = Benchmark(name="credit", seeds=5, quick_seeds=2, plan=plan, report=report)

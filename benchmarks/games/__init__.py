@@ -1,0 +1,1 @@
+"""Stability on games: the Echo Trap, StarPO-S, and rollout shaping."""

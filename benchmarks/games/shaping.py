@@ -1,0 +1,157 @@
+"""Rollout shaping: what a fixed budget of episodes is spent on, one question per table of RAGEN's (arXiv 2504.20073).
+
+Invariant: within a ground, all cells begin from cold starts made alike, sample as many episodes and make as many
+updates; a cell changes the one thing it asks about. The cell that changes nothing is trained once and stands in all
+tables.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.jobs import Job
+from benchmarks.harness.training import training_job
+from turnwise.config import Config, load_config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One setting, and the values it is tried at: a table with a row per value."""
+
+    name: str
+    """As it is called in jobs and figures: `responses`."""
+    title: str
+    """What the rows are, for a table's first column."""
+    values: Sequence[int]
+    quick: Sequence[int]
+    """Those that a quick run tries."""
+    own: Callable[[Config], int]
+    """The value that a recipe itself has."""
+    overrides: Callable[[Config, int], Sequence[str]]
+    """What a value changes of the recipe."""
+    paper: Mapping[str, Mapping[int, float]]
+    """The paper's success in percent, by ground and value, where it has the same game."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """A game to ask on."""
+
+    title: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    questions: tuple[Question, ...]
+    quick: bool = False
+    """Whether a quick run asks here too."""
+
+
+def _actions_per_turn(config: Config) -> int:
+    actions = config.env.args["max_actions_per_turn"]
+    assert isinstance(actions, int)
+    return actions
+
+
+def _spread(config: Config, responses: int) -> list[str]:
+    """The same episodes over more or fewer tasks."""
+    budget = config.rollout.groups_per_step * config.rollout.group_size
+    assert budget % responses == 0, f"{budget} episodes are no groups of {responses}"
+    return [f"rollout.group_size={responses}", f"rollout.groups_per_step={budget // responses}"]
+
+
+RESPONSES = Question(
+    name="responses",
+    title="responses per task",
+    values=(32, 16, 8, 4, 2, 1),
+    quick=(16, 8, 2),
+    own=lambda config: config.rollout.group_size,
+    overrides=_spread,
+    paper={
+        "frozen_lake": {32: 18.0, 16: 19.5, 8: 17.2, 4: 21.5, 2: 12.5, 1: 12.5},
+        "sokoban": {32: 21.1, 16: 20.3, 8: 20.3, 4: 20.7, 2: 19.9, 1: 19.5},
+    },
+)
+ACTIONS = Question(
+    name="actions",
+    title="actions per turn",
+    values=(1, 2, 3, 4, 5),
+    quick=(1, 2),
+    own=_actions_per_turn,
+    overrides=lambda config, actions: [f"env.args.max_actions_per_turn={actions}"],
+    paper={
+        "frozen_lake": {1: 11.7, 2: 18.4, 3: 20.9, 4: 20.7, 5: 21.1},
+        "sokoban": {1: 12.1, 2: 16.4, 3: 19.5, 4: 27.0, 5: 28.1},
+    },
+)
+ONLINE = Question(
+    name="online",
+    title="updates per rollout (Online-k)",
+    values=(1, 5, 10),
+    quick=(1, 5, 10),
+    own=lambda config: config.rollout.updates_per_rollout,
+    overrides=lambda config, serves: [f"rollout.updates_per_rollout={serves}"],
+    paper={},
+)
+QUESTIONS = (RESPONSES, ACTIONS, ONLINE)
+
+_LAKE = "games-frozen-lake"
+GROUNDS = {
+    "frozen_lake": Ground(title="FrozenLake", recipe=_LAKE, questions=QUESTIONS, quick=True),
+    "frozen_lake_ppo": Ground(
+        title="FrozenLake, PPO", recipe=_LAKE, overrides=("credit.estimator=gae",), questions=(RESPONSES,)
+    ),
+    "sokoban": Ground(title="Sokoban", recipe="games-sokoban", questions=QUESTIONS),
+}
+QUICK = ("steps=10", "evaluate.tasks=128")
+
+
+def grounds(*, quick: bool) -> list[str]:
+    """The games that are asked on, by name."""
+    return [name for name, ground in GROUNDS.items() if ground.quick or not quick]
+
+
+def values(question: Question, config: Config, *, quick: bool) -> list[int]:
+    """The rows of a table; a response alone has nobody to be compared with, so some estimators go without it."""
+    tried = question.quick if quick else question.values
+    lonely = question is RESPONSES and config.credit.compares_groups
+    return [value for value in tried if not (lonely and value == 1)]
+
+
+def cell_name(question: Question, config: Config, value: int) -> str:
+    """`responses-16`, or `base` where the recipe itself has this value."""
+    return "base" if value == question.own(config) else f"{question.name}-{value}"
+
+
+def shaping_config(ground: str, seed: int, *overrides: str, quick: bool) -> Config:
+    """The recipe of a ground, for one seed, with what a cell changes."""
+    chosen = GROUNDS[ground]
+    return load_config(chosen.recipe, [*chosen.overrides, *(QUICK if quick else ()), f"seed={seed}", *overrides])
+
+
+def plan_shaping(ground: str, seed: int, *, quick: bool) -> list[Job]:
+    """The cells of one ground and seed, after the cold starts they begin from.
+
+    Demonstrations are played under the same limit of actions per turn as the agent plays, so each has its own.
+    """
+    base = shaping_config(ground, seed, quick=quick)
+    colds: dict[int, Job] = {}
+    jobs: dict[str, Job] = {}
+    for question in GROUNDS[ground].questions:
+        for value in values(question, base, quick=quick):
+            changed = question.overrides(base, value)
+            config = shaping_config(ground, seed, *changed, quick=quick)
+            actions = _actions_per_turn(config)
+            if actions not in colds:
+                alike = ACTIONS.overrides(base, actions)
+                cold = shaping_config(ground, seed, *alike, "steps=0", "evaluate.tasks=1", quick=quick)
+                colds[actions] = training_job(cold_start_name(ground, config, seed), cold)
+            name = job_name(ground, cell_name(question, base, value), seed)
+            jobs.setdefault(name, training_job(name, config, after=colds[actions]))
+    return [*colds.values(), *jobs.values()]
+
+
+def cold_start_name(ground: str, config: Config, seed: int) -> str:
+    """The job that a cell with this config begins from."""
+    return job_name(ground, f"cold-start-{_actions_per_turn(config)}", seed)
+
+
+def job_name(ground: str, cell: str, seed: int) -> str:
+    return f"shaping/{ground}/{cell}/seed-{seed}"

@@ -1,0 +1,140 @@
+"""Runs a benchmark's jobs in several processes; what was done before is not done again.
+
+Invariant: a job that fails, even one that takes its process with it, costs itself and the jobs that begin from it.
+"""
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.harness.jobs import Job, Outcome, order_jobs, read_outcome
+from benchmarks.harness.progress import JobProgress
+from benchmarks.harness.worker import ENVIRONMENT, serve
+
+
+def run_jobs(jobs: Iterable[Job], root: Path, *, processes: int, progress: JobProgress) -> list[Outcome]:
+    """Does what is not yet done and returns every job's outcome, in the jobs' order."""
+    ordered = order_jobs(jobs)
+    outcomes = {job.name: done for job in ordered if (done := read_outcome(job, root)) is not None}
+    waiting = [job for job in ordered if job.name not in outcomes]
+    progress.begin(total=len(ordered), kept=len(outcomes))
+    with _Workers(min(processes, len(waiting)), root) as workers:
+        while waiting or workers.busy:
+            for job in _doomed(waiting, outcomes):
+                assert job.after is not None
+                waiting.remove(job)
+                outcomes[job.name] = Outcome(job=job, failure=f"not run, since {job.after.name} failed")
+                progress.finished(outcomes[job.name])
+            for job in _ready(waiting, outcomes)[: workers.idle]:
+                waiting.remove(job)
+                workers.give(job)
+                progress.started(job)
+            for outcome in workers.collect() if workers.busy else ():
+                outcomes[outcome.job.name] = outcome
+                progress.finished(outcome)
+    return [outcomes[job.name] for job in ordered]
+
+
+def _ready(waiting: Sequence[Job], outcomes: Mapping[str, Outcome]) -> list[Job]:
+    return [job for job in waiting if job.after is None or job.after.name in outcomes]
+
+
+def _doomed(waiting: Sequence[Job], outcomes: Mapping[str, Outcome]) -> list[Job]:
+    """Those that can no longer begin."""
+    return [job for job in _ready(waiting, outcomes) if job.after and outcomes[job.after.name].figures is None]
+
+
+class _Worker:
+    """A process, the pipe to it, and the job it is at."""
+
+    def __init__(self, root: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, far_end = context.Pipe()
+        self.process = context.Process(target=serve, args=(far_end, root), daemon=True)
+        self.job: Job | None = None
+        with _environment(ENVIRONMENT):
+            self.process.start()
+        far_end.close()  # so that the end of the process is the end of the pipe
+
+    def collect(self) -> Outcome:
+        """The outcome of its job, or what is to be said of a process that is gone."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        try:
+            outcome = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            return Outcome(job=job, failure=f"its process ended with exit code {self.process.exitcode}")
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def stop(self) -> None:
+        self.pipe.close()
+        if self.job is not None:
+            self.process.terminate()
+        self.process.join()
+
+
+class _Workers:
+    """At most `limit` processes, started when there is work for them."""
+
+    def __init__(self, limit: int, root: Path) -> None:
+        self._limit, self._root = limit, root
+        self._workers: list[_Worker] = []
+
+    @property
+    def busy(self) -> int:
+        return sum(worker.job is not None for worker in self._workers)
+
+    @property
+    def idle(self) -> int:
+        return self._limit - self.busy
+
+    def give(self, job: Job) -> None:
+        free = [worker for worker in self._workers if worker.job is None and worker.process.is_alive()]
+        worker = next(iter(free), None)
+        if worker is None:
+            worker = _Worker(self._root)
+            self._workers.append(worker)
+        worker.pipe.send(job)
+        worker.job = job
+
+    def collect(self) -> Iterator[Outcome]:
+        """Waits until a job is over; a worker whose process is gone is let go."""
+        by_pipe: dict[Connection, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
+        for pipe in wait(list(by_pipe)):
+            assert isinstance(pipe, Connection)
+            worker = by_pipe[pipe]
+            yield worker.collect()
+            if not worker.process.is_alive():
+                worker.stop()
+                self._workers.remove(worker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment with other values in it, for a child to inherit."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""The search agent against its baselines, by algorithm and by mask."""

@@ -1,0 +1,134 @@
+"""What `turnwise bench multihop` says: the table, the ablations of the masks, the kinds of questions, the curves."""
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.harness.benchmark import Results
+from benchmarks.harness.report import Picture, Report
+from benchmarks.harness.results import Estimate, markdown_table
+from benchmarks.multihop.results import (
+    Runs,
+    Times,
+    compare_baselines,
+    count_effort,
+    subtract_masked,
+    summarise_answers,
+    summarise_curve,
+    summarise_kinds,
+    summarise_training,
+)
+from benchmarks.multihop.rows import ABLATIONS, BASELINES, METHODS, Method, Row
+from turnwise.runs import Panel, Series
+
+
+def report(seeds: Sequence[int], results: Results, *, kinds: bool) -> Report:
+    """From the jobs' figures to what is published; with `kinds`, also by the source and the hops of the questions."""
+    rows: list[Row] = [*BASELINES, *METHODS, *ABLATIONS]
+    asked = {row.key: _jobs(results, "evaluation", row.key, seeds) for row in rows}
+    trained = {row.key: _jobs(results, "training", row.key, seeds) for row in (*METHODS, *ABLATIONS)}
+    times = {key: compare_baselines(runs, asked) for key, runs in asked.items()}
+    figures: dict[str, float] = {}
+    for key, runs in asked.items():
+        figures |= _flatten(key, summarise_answers(runs)) | (
+            _flatten(f"{key}/em", summarise_kinds(runs)) if kinds else {}
+        )
+        figures |= {f"{key}/times_{name}": found.value for name, found in times[key].items()}
+    for key, runs in trained.items():
+        figures |= _flatten(key, summarise_training(runs)) | _flatten(f"{key}/success_at", summarise_curve(runs))
+        figures |= {f"{key}/{name}": total for name, total in count_effort(runs).items()}
+    for row in ABLATIONS:
+        if row.masked:
+            figures |= _flatten(f"{row.key}/less_masked", subtract_masked(row, asked, trained))
+    for name in ("em", "times_naive_rag", "times_untrained"):
+        figures[f"methods/least_{name}"] = min(figures[f"{row.key}/{name}"] for row in METHODS)
+    parts = {"table": _table(asked, trained, times), "ablations": _ablation_table(asked, trained)}
+    parts |= {"kinds": _kinds_table(asked)} if kinds else {}
+    return Report(figures=figures, parts=parts, pictures=[_draw_learning(trained)])
+
+
+def _table(asked: Mapping[str, Runs], trained: Mapping[str, Runs], times: Mapping[str, Mapping[str, Times]]) -> str:
+    header = ["", "exact match, greedy", "sampled", "× naive RAG", "× untrained", "turns", "episodes", "updates"]
+    rows = []
+    for row in _compared():
+        found = summarise_answers(asked[row.key])
+        ratios, effort = ["", ""], ["", ""]
+        if isinstance(row, Method):
+            ratios = [times[row.key][name].show() for name in ("naive_rag", "untrained")]
+            effort = [f"{count:g}" for count in count_effort(trained[row.key]).values()]
+        answers = [found["em"].show(), found["em_sampled"].show()]
+        rows.append([row.label, *answers, *ratios, f"{found['turns'].mean:.1f}", *effort])
+    return markdown_table(header, rows)
+
+
+def _ablation_table(asked: Mapping[str, Runs], trained: Mapping[str, Runs]) -> str:
+    """Each figure, and beside it how much it differs from that of the row with its masks on."""
+    header = ["", "exact match, greedy", "Δ", "sampled", "Δ", "over training", "Δ"]
+    rows = []
+    for whole, ablations in _with_ablations():
+        for row in (whole, *ablations):
+            found = summarise_answers(asked[row.key]) | summarise_training(trained[row.key])
+            less = subtract_masked(row, asked, trained) if row.masked else {}
+            cells = []
+            for name in ("em", "em_sampled", "over_training"):
+                cells += [found[name].show(), less[name].show(signed=True) if less else ""]
+            rows.append([row.label, *cells])
+    return markdown_table(header, rows)
+
+
+def _kinds_table(asked: Mapping[str, Runs]) -> str:
+    rows = {row.label: summarise_kinds(asked[row.key]) for row in _compared()}
+    kinds = list(next(iter(rows.values())))
+    shown = [[label, *(found[kind].show() for kind in kinds)] for label, found in rows.items()]
+    return markdown_table(["", *(kind.replace("=", " ") for kind in kinds)], shown)
+
+
+def _draw_learning(trained: Mapping[str, Runs]) -> Picture:
+    """A panel for each method, the others behind it; then one for each that has ablations, beside them."""
+    lines = {row.key: _line(row.label, trained[row.key]) for row in METHODS}
+    panels = [
+        Panel(title=line.name, series=[line], behind=[other for other in lines.values() if other is not line])
+        for line in lines.values()
+    ]
+    for whole, ablations in _with_ablations():
+        series = [_line("all masks", trained[whole.key])]
+        series += [_line(row.without, trained[row.key]) for row in ablations]
+        panels.append(Panel(title=f"{whole.label}, masks", series=series))
+    return Picture(
+        name="learning",
+        title="Success of the episodes sampled in training",
+        panels=panels,
+        x_label="training step",
+        y_label="success",
+    )
+
+
+def _compared() -> list[Row]:
+    """The rows of the table itself."""
+    return [*BASELINES, *METHODS]
+
+
+def _with_ablations() -> list[tuple[Method, list[Method]]]:
+    """Every row that has ablations, and these."""
+    rows = {row.key: row for row in (*METHODS, *ABLATIONS)}
+    named = dict.fromkeys(row.masked for row in ABLATIONS if row.masked)
+    return [(rows[key], [row for row in ABLATIONS if row.masked == key]) for key in named]
+
+
+def _line(name: str, runs: Runs) -> Series:
+    curve = summarise_curve(runs)
+    points = list(curve.values())
+    return Series(
+        name=name,
+        x=[float(step) for step in curve],
+        y=[point.mean for point in points],
+        band=([point.low for point in points], [point.high for point in points]),
+    )
+
+
+def _jobs(results: Results, kind: str, key: str, seeds: Sequence[int]) -> Runs:
+    return [results[f"{kind}/{key}/seed-{seed}"] for seed in seeds]
+
+
+def _flatten(prefix: str, estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    return {
+        name: value for key, estimate in estimates.items() for name, value in estimate.flat(f"{prefix}/{key}").items()
+    }

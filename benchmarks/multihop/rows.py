@@ -1,0 +1,84 @@
+"""The rows of Agent-R1's table: without agency, untrained, imitated, reinforced, and reinforced without the masks.
+
+Invariant: an ablation differs from the row it is an ablation of by its masks alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Play: TypeAlias = Literal["agent", "closed-book", "naive-rag"]
+"""How a question is asked: with the tools, by itself, or with what one search for it finds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    key: str
+    """In the names of jobs and figures."""
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline(Row):
+    """A row without reinforcement learning: `Baseline(key="tools", label=..., play="agent", imitates=False)`."""
+
+    play: Play
+    imitates: bool
+    """After as many demonstrations, in its own format, as the agent's cold start has; else as the model comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method(Row):
+    """A row that begins from the seed's cold start: `Method(key="ppo-no-masks", ..., masked="ppo")`."""
+
+    recipe: str
+    """Which of an edition's recipes: `ppo`."""
+    overrides: tuple[str, ...] = ()
+    masked: str = ""
+    """The row that this one is an ablation of; empty for one that is none."""
+    without: str = ""
+    """What an ablation leaves out: `no loss mask`."""
+
+
+NAIVE_RAG, UNTRAINED, SFT = "naive-rag", "tools", "cold-start"
+BASELINES: Sequence[Baseline] = (
+    Baseline(key="closed-book", label="closed book, as the model comes", play="closed-book", imitates=False),
+    Baseline(key="closed-book-shown", label="closed book, with demonstrations", play="closed-book", imitates=True),
+    Baseline(key=NAIVE_RAG, label="naive RAG, as the model comes", play="naive-rag", imitates=False),
+    Baseline(key="naive-rag-shown", label="naive RAG, with demonstrations", play="naive-rag", imitates=True),
+    Baseline(key=UNTRAINED, label="tool calls, untrained", play="agent", imitates=False),
+    Baseline(key=SFT, label="tool calls, cold start only", play="agent", imitates=True),
+)
+
+_NO_ADVANTAGE_MASK = ("credit.advantage_mask=false",)
+_NO_LOSS_MASK = ("loss.action_mask=false",)
+_NO_MASKS = (*_NO_ADVANTAGE_MASK, *_NO_LOSS_MASK)
+
+METHODS: Sequence[Method] = (
+    Method(key="ppo", label="PPO", recipe="ppo"),
+    Method(key="grpo", label="GRPO", recipe="grpo"),
+    Method(key="rloo", label="RLOO", recipe="rloo"),
+    Method(key="reinforce-pp", label="REINFORCE++", recipe="reinforce-pp"),
+    Method(key="reinforce-pp-baseline", label="REINFORCE++-baseline", recipe="reinforce-pp-baseline"),
+)
+
+
+def _ablate(whole: Method, suffix: str, without: str, overrides: tuple[str, ...]) -> Method:
+    return Method(
+        key=f"{whole.key}-{suffix}",
+        label=f"{whole.label}, {without}",
+        recipe=whole.recipe,
+        overrides=overrides,
+        masked=whole.key,
+        without=without,
+    )
+
+
+_PPO, _GRPO = METHODS[0], METHODS[1]
+ABLATIONS: Sequence[Method] = (
+    _ablate(_PPO, "no-advantage-mask", "no advantage mask", _NO_ADVANTAGE_MASK),
+    _ablate(_PPO, "no-masks", "neither mask", _NO_MASKS),
+    _ablate(_GRPO, "no-loss-mask", "no loss mask", _NO_LOSS_MASK),
+)

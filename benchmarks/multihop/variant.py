@@ -1,0 +1,154 @@
+"""The two editions of the benchmark: the embedded encyclopedia with the small model, and a named model on real data.
+
+Invariant: which questions are asked, by which recipes, and what the files are called is decided here and nowhere else.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness.benchmark import Scope
+from benchmarks.harness.report import Publication
+from turnwise.config import Config, load_config
+from turnwise.envs.registry import EnvSettings, make_env
+from turnwise.errors import ConfigError
+
+_BARE = ("evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false", "checkpoint.keep=1")
+"""Over every recipe: a row is evaluated by a job of its own, after its training."""
+
+_TEMPLATE = """# Multi-hop questions, {name}
+
+What the rows are, what is equal between them and what the figures do not say is told in [multihop.md](multihop.md).
+Here the questions are real ones, over one corpus that all rows search: those of `train` for demonstrations and
+training, those of `dev` for the figures.
+
+<!-- figures: origin -->
+<!-- end -->
+
+<!-- figures: table -->
+<!-- end -->
+
+By the source of the questions and by their hops, exact match, greedy:
+
+<!-- figures: kinds -->
+<!-- end -->
+
+## The masks
+
+<!-- figures: ablations -->
+<!-- end -->
+
+![Success of the episodes sampled in training](img/{page}-learning.png)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """`Edition(name="multihop-quick", page="multihop", recipes={"ppo": "encyclopedia-ppo", ...}, ...)`."""
+
+    name: str
+    """Of the jobs' folder and of the figures' file."""
+    page: str
+    recipes: Mapping[str, str]
+    """By method; `grpo`'s also says what all rows share."""
+    first: int
+    """The place, in the split, of the first question that rows are evaluated on."""
+    questions: int
+    passages: int
+    """What naive RAG reads: as many passages as the agent can in all its searches."""
+    overrides: tuple[str, ...] = ()
+    template: str = ""
+    """What the page begins as where there is none yet; an edition without one has a page of its own to begin with."""
+
+    def config(self, recipe: str, seed: int, *overrides: str) -> Config:
+        """What a row is trained by."""
+        return load_config(self.recipes[recipe], [*self.overrides, *_BARE, f"seed={seed}", *overrides])
+
+    def baseline_env(self, play: str, env: EnvSettings) -> EnvSettings:
+        """The agent's environment, or a baseline around it."""
+        if play == "agent":
+            return env
+        inner: dict[str, object] = {"name": env.name, "args": {**env.args}}
+        if play == "naive-rag":
+            inner["args"] = {**env.args, "passages": self.passages}
+        name = {"closed-book": "ClosedBook", "naive-rag": "NaiveRag"}[play]
+        return EnvSettings.model_validate({"name": f"turnwise.envs.qa.baselines:{name}", "args": {"env": inner}})
+
+    def check(self) -> None:
+        """Makes the environments once, so that data which cannot be read is told of before the first job."""
+        config = self.config("grpo", 0)
+        split = config.evaluate.split
+        for play in ("agent", "closed-book", "naive-rag"):
+            asked = len(make_env(self.baseline_env(play, config.env)).tasks(split))
+        if asked <= self.first:
+            raise ConfigError(
+                f"bench multihop: the split '{split}' has {asked} questions and none from {self.first} on"
+            )
+
+
+QUICK = Edition(
+    name="multihop-quick",
+    page="multihop",
+    recipes={
+        "ppo": "encyclopedia-ppo",
+        "grpo": "encyclopedia-grpo",
+        "rloo": "encyclopedia-rloo",
+        "reinforce-pp": "encyclopedia-reinforce-pp",
+        "reinforce-pp-baseline": "encyclopedia-reinforce-pp-baseline",
+    },
+    first=256,  # the recipes were tuned on those before
+    questions=256,
+    passages=6,
+)
+
+
+def choose_edition(scope: Scope) -> Edition:
+    """The edition that a command asks for."""
+    if scope.quick:
+        if scope.model or scope.data:
+            raise ConfigError("bench multihop: --quick has a model and questions of its own: leave --model and --data")
+        return QUICK
+    if scope.model is None or scope.data is None:
+        raise ConfigError(
+            "bench multihop: say --quick for the embedded encyclopedia on a CPU, or --model NAME --data FOLDER, with "
+            "corpus, train and dev files in it, for real questions"
+        )
+    if not Path(scope.data).is_dir():
+        raise ConfigError(f"--data: there is no folder {scope.data}: give one with corpus, train and dev files in it")
+    short = re.sub(r"[^\w.-]+", "-", Path(scope.model).name)
+    name = f"multihop-{short}"
+    return Edition(
+        name=name,
+        page=name,
+        recipes={
+            "ppo": "bench-multihop-ppo",
+            "grpo": "multihop-smollm2",
+            "rloo": "bench-multihop-rloo",
+            "reinforce-pp": "bench-multihop-reinforce-pp",
+            "reinforce-pp-baseline": "bench-multihop-reinforce-pp-baseline",
+        },
+        first=0,
+        questions=600,
+        passages=12,
+        template=_TEMPLATE.format(name=short, page=name),
+        # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
+        overrides=(f"model.name={json.dumps(scope.model)}", f"env.args.questions={json.dumps(scope.data)}"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages(Publication):
+    """An edition's files: figures under the edition's name; a page that does not exist yet begins as the template."""
+
+    edition: Edition
+
+    @property
+    def results(self) -> Path:
+        return self.root / "benchmarks" / "results" / f"{self.edition.name}.json"
+
+    def read_page(self) -> str:
+        if self.edition.template and not self.page.is_file():
+            return self.edition.template
+        return Publication.read_page(self)  # a dataclass with slots is not the class that super() knows

@@ -1,0 +1,1 @@
+"""How fast: sampling, episodes, updates and whole steps, beside peers."""

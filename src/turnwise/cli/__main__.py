@@ -1,0 +1,7 @@
+"""`python -m turnwise.cli`."""
+
+import sys
+
+from turnwise.cli.main import main
+
+sys.exit(main())

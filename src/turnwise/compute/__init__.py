@@ -1,0 +1,1 @@
+"""What the engine and the learner share: device transfers, CUDA graphs, attention over packed rows, compiled layers."""

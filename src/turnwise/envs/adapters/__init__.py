@@ -1,0 +1,1 @@
+"""Environments written for other frameworks, played through our contract."""

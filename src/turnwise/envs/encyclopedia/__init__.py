@@ -1,0 +1,1 @@
+"""The embedded task: multi-hop questions over a generated encyclopedia."""

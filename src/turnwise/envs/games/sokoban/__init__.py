@@ -1,0 +1,1 @@
+"""Sokoban: the game, its level generator and the solver that is its expert."""

@@ -1,0 +1,1 @@
+"""Question answering over a corpus with a search tool, its data sets, its expert, and its baselines."""

@@ -1,0 +1,229 @@
+"""Questions over a corpus, to be answered with a search tool: HotpotQA and its kin, or one's own documents.
+
+Invariant: `success` is strict exact match over all gold answers, whatever is paid; a supporting passage is paid for
+once and a search is charged once, by the call that made it.
+"""
+
+import copy
+import dataclasses
+import json
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from turnwise.envs.qa.data import QuestionSet, find_corpus, join_contexts, read_splits, to_tasks
+from turnwise.envs.qa.expert import mentions, plan_searches
+from turnwise.envs.qa.formats import Question
+from turnwise.envs.tool_env import ToolEnv
+from turnwise.errors import EnvError
+from turnwise.rewards import (
+    GoldPassages,
+    Reward,
+    choose_rewards,
+    exact_match,
+    f1,
+    final_answer,
+    format_gated_exact_match,
+)
+from turnwise.rewards.retrieval import FOUND_GOLD, SEARCH_COST, normalise_title, texts
+from turnwise.seeds import derive_seed
+from turnwise.tools import tool
+from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError
+from turnwise.tools.search.tool import SEARCH_DOWN, Searcher, open_index, show_hits
+from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult
+
+ANSWER = "Answer the question in as few words as you can, in <answer> tags."
+"""What the agent and its baselines are told alike."""
+SYSTEM = f"{ANSWER} First look things up with search, as often as you need."
+
+_logger = logging.getLogger(__name__)
+
+
+class SearchQA(ToolEnv):
+    """`SearchQA(corpus="documents", questions="questions.jsonl")`; its expert searches for the supporting passages."""
+
+    answer_instruction = ANSWER
+
+    def __init__(
+        self,
+        *,
+        questions: QuestionSet | Mapping[str, QuestionSet],
+        corpus: str | Path | Sequence[Passage] | None = None,
+        index: str = "bm25",
+        encoder: str | Mapping[str, Json] | None = None,
+        url: str | None = None,
+        cache: str = "auto",
+        passages: int = 5,
+        passage_chars: int = 1000,
+        rewards: Mapping[str, float] | Sequence[str | Reward] = (format_gated_exact_match,),
+        found_gold: float = 0.0,
+        search_cost: float = 0.0,
+        max_turns: int = 5,
+        test_share: float = 0.2,
+        lazy: float = 0.0,
+        system: str = SYSTEM,
+    ) -> None:
+        """Reads the questions and opens the index; the first time, that means to build it.
+
+        Args:
+            questions: A file, several, or a folder with a file for each split; or any of these by split. Files are
+                JSON lines, JSON or Parquet, in HotpotQA's, 2WikiMultihopQA's, MuSiQue's or the plain format, here
+                or at `hf://datasets/OWNER/NAME/PATH`.
+            corpus: What is searched: a file, or a folder of text files. Left out, it is the `corpus.*` in the folder of
+                the questions, or else the passages that came with them.
+            index: `bm25`, `dense`, `hybrid` or `http`.
+            encoder: For `dense` and `hybrid`: its name, or its settings.
+            url: For `http`: the address of the search service, which has the corpus.
+            cache: Where a built index is kept: `auto`, `off` or a folder.
+            passages: How many passages a search shows.
+            passage_chars: Longer passages are cut to so many characters each.
+            rewards: What the answer is worth: weights by name (`format_gated_exact_match`, `format_gated_f1`,
+                `exact_match`, `f1`, `format`), or rewards of your own. As in Agent-R1, the first of these.
+            found_gold: Paid for each supporting passage, the first time a search returns it.
+            search_cost: Charged for each search.
+            max_turns: Part of the task: the last turn must be the answer.
+            test_share: The share held out for the split `test` where the questions are one set.
+            lazy: The share of the expert's episodes that search for the question alone and answer from what it shows.
+            system: The system message.
+        """
+        if not 0 <= lazy <= 1:
+            raise EnvError(f"lazy is {lazy}; it is a share, from 0 to 1")
+        for name, value in {"passages": passages, "passage_chars": passage_chars}.items():
+            if value < 1:
+                raise EnvError(f"{name} is {value}; give at least 1")
+        found = _find_corpus(questions, corpus, index)
+        splits = read_splits(questions, test_share=test_share, contexts=found is None and index != "http")
+        if found is None and index != "http":
+            found, splits = _join(splits)
+        process = {FOUND_GOLD: found_gold, SEARCH_COST: search_cost}
+        super().__init__(
+            tasks={split: to_tasks(split, listed) for split, listed in splits.items()},
+            rewards=choose_rewards(rewards),
+            process={channel: weight for channel, weight in process.items() if weight},
+            system=system,
+            max_turns=max_turns,
+        )
+        opened = open_index(found, index, cache=cache, encoder=encoder, url=url)
+        self._searcher = Searcher(opened, passages)
+        self._passage_chars = passage_chars
+        self._lazy = lazy
+        self._local = bool(opened.passages)
+        self._gold_texts = _check_gold(splits, opened)
+
+    def showing(self, passages: int) -> Self:
+        """The same environment, over the same index, whose searches show so many passages."""
+        if passages < 1:
+            raise EnvError(f"passages is {passages}; give at least 1")
+        other = copy.copy(self)
+        other._searcher = Searcher(self._searcher.index, passages)
+        return other
+
+    def begin(self, task: Task, episode_seed: int) -> None:
+        self._task = task
+        self._gold = GoldPassages.of(task, by_id=self._local)
+        self._searches = 0
+        self._unanswered = 0
+        self._read: list[Hit] = []
+        self._is_lazy = random.Random(derive_seed(episode_seed, "lazy")).random() < self._lazy
+
+    # The time is what the slowest index may take before it gives up by itself; the length is bounded by the passages'.
+    @tool(timeout=120.0, max_chars=1_000_000)
+    async def search(self, query: str) -> ToolResult:
+        """Finds the passages that match a query best.
+
+        Args:
+            query: What to look for: names and key words.
+        """
+        try:
+            hits = await self._searcher.find(query)
+        except SearchDownError:
+            self._unanswered += 1
+            return ToolResult(content=SEARCH_DOWN, ok=False)
+        self._searches += 1
+        self._read += hits
+        new = self._gold.take(hit.passage for hit in hits)
+        earned = {FOUND_GOLD: float(new), SEARCH_COST: -1.0}
+        paid = {channel: value for channel, value in earned.items() if channel in self._process}
+        return ToolResult(content=show_hits([_cut(hit, self._passage_chars) for hit in hits]), rewards=paid)
+
+    async def step(self, message: Message) -> Step:
+        step = await super().step(message)
+        metrics = {**step.metrics, "searches": float(self._searches), "searches_unanswered": float(self._unanswered)}
+        if self._gold.recall is not None:
+            metrics["gold_recall"] = self._gold.recall
+        if step.done:
+            answers = texts(self._task.data.get("answers"))
+            predicted = None if message.tool_calls else final_answer(message.content)
+            matched = float(exact_match(predicted, answers))
+            metrics |= {"success": matched, "exact_match": matched, "f1": f1(predicted, answers)}
+        return dataclasses.replace(step, metrics=metrics)
+
+    def expert(self) -> Message:
+        """Searches for one supporting passage after another, then gives the gold answer; when lazy, for the question.
+
+        A lazy expert gives the gold answer where it has read it, and else takes the best passage's title for one.
+        """
+        question = str(self._task.data["question"])
+        titles = () if self._is_lazy else texts(self._task.data.get("supporting_titles"))
+        plan = plan_searches(question, titles, lambda title: self._gold_texts.get(normalise_title(title), ""))
+        assert self._max_turns is not None
+        if self.turns_taken < min(len(plan), self._max_turns - 1):
+            call = ToolCall(id="", name="search", arguments=json.dumps({"query": plan[self.turns_taken]}))
+            return Message(role="assistant", content="", tool_calls=(call,))
+        return Message(role="assistant", content=f"<answer> {self._expert_answer()} </answer>")
+
+    def _expert_answer(self) -> str:
+        gold = texts(self._task.data.get("answers"))[0]
+        read = "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in self._read)
+        if not self._is_lazy or mentions(read, gold) or not self._read:
+            return gold
+        return self._read[0].passage.title
+
+
+def _find_corpus(
+    questions: QuestionSet | Mapping[str, QuestionSet], corpus: str | Path | Sequence[Passage] | None, index: str
+) -> str | Path | Sequence[Passage] | None:
+    if corpus is None and index != "http" and isinstance(questions, str | Path) and Path(questions).is_dir():
+        return find_corpus(Path(questions))
+    return corpus
+
+
+def _join(splits: Mapping[str, Sequence[Question]]) -> tuple[list[Passage], dict[str, list[Question]]]:
+    passages, named = join_contexts(splits)
+    if not passages:
+        raise EnvError("there is nothing to search: these questions bring no passages; give corpus=FILE or FOLDER")
+    return passages, named
+
+
+def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> dict[str, str]:
+    """The texts of supporting passages, by title; refuses ids that the corpus does not have, and tells of titles."""
+    if not index.passages:
+        return {}
+    questions = [question for listed in splits.values() for question in listed]
+    wanted = {normalise_title(title) for question in questions for title in question.supporting_titles}
+    ids: set[str] = set()
+    found: dict[str, str] = {}
+    for passage in index.passages:
+        ids.add(passage.id)
+        title = normalise_title(passage.title)
+        if title in wanted:
+            found[title] = f"{found[title]}\n{passage.text}" if title in found else passage.text
+    for question in questions:
+        if missing := [name for name in question.supporting_ids if name not in ids]:
+            raise EnvError(
+                f"question '{question.id or question.text[:60]}' names the supporting passage '{missing[0]}', which "
+                "the corpus does not have; give the corpus that its ids come from, or leave supporting_ids out"
+            )
+    if lost := wanted - found.keys():
+        said = "%d of %d supporting titles are not in the corpus, such as '%s': no search can find these passages"
+        _logger.warning(said, len(lost), len(wanted), min(lost))
+    return found
+
+
+def _cut(hit: Hit, chars: int) -> Hit:
+    text = hit.passage.text
+    if len(text) <= chars:
+        return hit
+    return dataclasses.replace(hit, passage=dataclasses.replace(hit.passage, text=f"{text[:chars].rstrip()} ..."))

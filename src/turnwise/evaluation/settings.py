@@ -1,0 +1,24 @@
+"""What is evaluated, and how."""
+
+from pydantic import Field
+
+from turnwise.rollout import Decoding
+from turnwise.settings import Settings
+
+
+class EvaluateSettings(Decoding, Settings):
+    """What is evaluated, when, and how it is decoded."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    tasks: int = Field(default=200, ge=1)
+    """How many tasks of the split, from its beginning."""
+    samples_per_task: int = Field(default=1, ge=1)
+    """Episodes per task; with several, pass@k is told too."""
+    split: str = "test"
+    group_by: tuple[str, ...] | None = None
+    """The data of tasks by which figures are told apart; None: `hops` and `source`, where tasks have them."""
+    every: int = Field(default=0, ge=0)
+    """Evaluate after every so many training steps; 0: only before and after training."""
+    untrained: bool = False
+    """Also evaluate the model as it came, before the cold start."""

@@ -1,0 +1,155 @@
+"""How a pass through a model is run: its mode, precision, attention and randomness, each put back afterwards.
+
+Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from turnwise.compute.attention import attending_by_rows
+from turnwise.compute.layers import Compiled, recomputing
+from turnwise.compute.layout import MicroBatches
+from turnwise.compute.score import can_attend_by_rows, score
+from turnwise.learner.batch import Batch
+from turnwise.learner.parallel.ranks import ALONE, Ranks
+from turnwise.models.critic import Critic
+
+if TYPE_CHECKING:
+    from turnwise.ledger import Ledger
+
+
+class Packing(StrEnum):
+    """How rows of a micro-batch lie, and what keeps them apart."""
+
+    PADDED = "padded"
+    """Side by side, each filled up to the longest."""
+    MASKED = "masked"
+    """End to end, apart by a mask that transformers builds: attention costs the square of the micro-batch."""
+    BY_ROWS = "by_rows"
+    """End to end, each attended to alone; equal prompts are read once."""
+
+
+def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None) -> Packing:
+    """What was asked for, in the best way that the model allows; None asks for whatever costs least."""
+    if asked is not False and can_attend_by_rows(model, device):
+        return Packing.BY_ROWS
+    return Packing.MASKED if asked else Packing.PADDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How passes are run; and those without gradients, over a whole batch, with results that come back to the CPU.
+
+    Each rank runs its own share of the rows, and every rank is given the results of all.
+    """
+
+    device: torch.device
+    autocast: torch.dtype | None
+    """The precision of the forward pass; None is that of the weights."""
+    temperature: float
+    """The sampler's."""
+    token_budget: int
+    """The most tokens, padding included, in a micro-batch."""
+    packing: Packing = Packing.PADDED
+    ranks: Ranks = ALONE
+    checkpointing: bool = False
+    """Layers keep their inputs alone for the backward pass."""
+    compiled: Compiled | None = None
+    """Layers or trunks run as these; None: as they are."""
+    ledger: "Ledger | None" = None
+    """Where the time of passes without gradients is written down."""
+
+    def precision(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
+
+    @contextmanager
+    def running(self, *modules: nn.Module, training: bool) -> Iterator[None]:
+        """Within it, the modules run as is said here, forward and backward."""
+        with ExitStack() as stack:
+            stack.enter_context(mode(*modules, training=training))
+            if self.packing is Packing.BY_ROWS:
+                stack.enter_context(attending_by_rows(*modules))
+            if self.checkpointing and training:
+                stack.enter_context(recomputing(*modules))
+            if self.compiled is not None:
+                stack.enter_context(self.compiled.in_use())
+            yield
+
+    def micro_batches(
+        self,
+        batch: Batch,
+        *,
+        rows: Iterable[int] | None = None,
+        select: torch.Tensor | None = None,
+        whole_trajectories: bool = False,
+    ) -> MicroBatches:
+        """This rank's share of rows, laid out; `select` [L] says which tokens are asked about."""
+        return batch.micro_batches(
+            self.token_budget,
+            rows=batch.share(range(batch.rows) if rows is None else rows, self.ranks.rank, self.ranks.world),
+            select=select,
+            packing=self.packing is not Packing.PADDED,
+            share_prompts=self.packing is Packing.BY_ROWS,
+            whole_trajectories=whole_trajectories,
+        )
+
+    def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
+        """Of the selected tokens; zero elsewhere [L]."""
+        with self._accounted(), torch.no_grad(), self.running(model, training=False):
+            found = []
+            for micro in self.micro_batches(batch, select=select):
+                with self.precision():
+                    scores = score(model, micro.to(self.device), self.temperature, entropy=False)
+                found.append((micro.token, scores.logprob.float()))
+            return self._collect(found, len(batch.ids), torch.float)
+
+    def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
+        """The critic's word on the state after each token, in double for the estimators [L]."""
+        every = torch.ones_like(batch.action)  # [L]
+        with self._accounted(), torch.no_grad(), self.running(critic, training=False):
+            found = []
+            for micro in self.micro_batches(batch, select=every):
+                there = micro.to(self.device)
+                with self.precision():
+                    after = critic(there.ids, there.positions).flatten()  # [B·W]
+                found.append((micro.token, after[there.position]))
+            return self._collect(found, len(batch.ids), torch.double)
+
+    def _collect(
+        self, found: Sequence[tuple[torch.Tensor, torch.Tensor]], length: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """What was found of tokens at flat indices, [m] each, as one tensor [L] on the host; zero elsewhere."""
+        every = torch.zeros(length, dtype=dtype)  # [L]
+        for token, value in found:  # only now: to wait for one micro-batch is not to have begun the next
+            every[token] = value.to(dtype).cpu()
+        return self.ranks.sum_(every)
+
+    def _accounted(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.ledger is None else self.ledger.spend("logprobs")
+
+
+@contextmanager
+def mode(*modules: nn.Module, training: bool) -> Iterator[None]:
+    """Within it the modules train or evaluate; dropout and gradient checkpointing ask."""
+    others = [inner for module in modules for inner in module.modules() if inner.training is not training]
+    try:
+        for inner in others:
+            inner.training = training
+        yield
+    finally:
+        for inner in others:
+            inner.training = not training
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Within it torch's own randomness (dropout) is that of `seed`; outside, nothing has happened."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,164 @@
+"""What the losses of an update compare with: everything that must be known before its first step.
+
+Invariant: labels are fixed by the weights as they were when the update began, whatever its epochs then change.
+Shapes: L tokens of all rows, N credited tokens.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import nn
+
+from turnwise.compute.device import send
+from turnwise.credit.base import Credit
+from turnwise.credit.estimate import CreditSettings, estimate
+from turnwise.credit.statistics import compare_with_group
+from turnwise.learner.batch import Batch, chosen_in
+from turnwise.learner.forward_runner import Passes
+from turnwise.losses.kl import kl_estimate
+from turnwise.losses.sampler_correction import sampler_weights
+from turnwise.losses.settings import LossSettings, Ratio
+from turnwise.models.critic import Critic
+from turnwise.models.reference import Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """One value per token, [L] for a batch."""
+
+    sampled: torch.Tensor
+    """Bool: the agent sampled it."""
+    old_logprob: torch.Tensor
+    """The sampler's; on context tokens that are trained, and wherever the sampler is corrected for, the policy's own
+    before the update."""
+    advantage: torch.Tensor
+    reference_logprob: torch.Tensor | None = None
+    old_value: torch.Tensor | None = None
+    """The critic's word, before the update, on the state the token was chosen in."""
+    value_target: torch.Tensor | None = None
+    value_mask: torch.Tensor | None = None
+    """Bool: the tokens the value loss is of, since no other value is read; None: all that are trained."""
+    segment: torch.Tensor | None = None
+    """Long: equal within the turn or trajectory whose tokens share one ratio; None: every token has its own."""
+    sampler_weight: torch.Tensor | None = None
+    """How often a token counts in the policy's loss, to make up for a sampler that is not the learner; None: once."""
+
+    def to(self, device: torch.device) -> "Labels":
+        return Labels(**{name: send(tensor, device) for name, tensor in self._present().items()})
+
+    def at(self, token: torch.Tensor) -> "Labels":
+        """Of the tokens at these flat indices [m]."""
+        return Labels(**{name: tensor[token] for name, tensor in self._present().items()})
+
+    def _present(self) -> dict[str, torch.Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def label(
+    batch: Batch,
+    *,
+    model: nn.Module,
+    critic: Critic | None,
+    reference: Reference | None,
+    passes: Passes,
+    credit: CreditSettings,
+    loss: LossSettings,
+) -> tuple[Labels, dict[str, float]]:
+    """Labels a batch, with metrics of how its credit came out."""
+    kl_in_reward = reference is not None and loss.kl_in == "reward"
+    compared = batch.trained | batch.credited if kl_in_reward else batch.trained  # [L]: whose old likelihood matters
+    old_logprob = batch.logprob  # [L]
+    own = _unsaid(batch, compared, loss)  # [L]
+    if own.any():
+        old_logprob = torch.where(own, passes.logprobs(model, batch, own), old_logprob)
+    sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.tis_cap)  # [L]
+    reference_logprob = None
+    reward = batch.reward  # [L]
+    if reference is not None:
+        with reference.in_place():
+            reference_logprob = passes.logprobs(model, batch, compared)  # [L]
+        if kl_in_reward:
+            penalty = kl_estimate(old_logprob.double(), reference_logprob.double(), loss.kl_form)  # [L]
+            reward = reward - loss.kl_coef * penalty
+    state_value = None if critic is None else passes.state_values(critic, batch)  # [L]
+    result = estimate(batch.episodes(reward, state_value), credit)
+    old_value = None if state_value is None else chosen_in(state_value)  # [L]
+    labels = Labels(
+        sampled=batch.action,
+        old_logprob=old_logprob,
+        advantage=batch.spread(result.advantage).float(),
+        reference_logprob=reference_logprob,
+        old_value=None if old_value is None else old_value.float(),
+        value_target=None if result.value_target is None else batch.spread(result.value_target).float(),
+        value_mask=None if result.value_mask is None else _whole(batch, result.value_mask),
+        segment=_segment(batch, loss.ratio),
+        sampler_weight=sampler_weight,
+    )
+    return labels, metrics | _credit_metrics(batch, result, old_value)
+
+
+def need_passes(batch: Batch, *, critic: Critic | None, reference: Reference | None, loss: LossSettings) -> bool:
+    """Whether a model must be asked before a batch is labelled."""
+    asked = critic is not None or reference is not None
+    return asked or bool(_unsaid(batch, batch.trained, loss).any())
+
+
+def _unsaid(batch: Batch, compared: torch.Tensor, loss: LossSettings) -> torch.Tensor:
+    """Of tokens that are compared [L], those whose likelihood only the policy can tell.
+
+    No sampler ever said how likely a context token was; and what it said of others is not always to be trusted.
+    """
+    return compared & ~batch.action if loss.tis_cap is None else compared
+
+
+def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:
+    """The number of the turn or trajectory that shares a ratio [L]."""
+    if ratio == "token":
+        return None
+    if ratio == "trajectory":
+        return batch.trajectory
+    return batch.trajectory * (batch.turn.max() + 1) + batch.turn
+
+
+def _whole(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
+    """A mask over credited tokens [N] as one over all [L]; a token that estimators did not see is not in it."""
+    mask = torch.zeros_like(batch.credited)  # [L]
+    mask[batch.credited] = value_mask
+    return mask
+
+
+def _correct_sampler(
+    batch: Batch, logprob: torch.Tensor, cap: float | None
+) -> tuple[torch.Tensor | None, dict[str, float]]:
+    """The weights [L] that a sampler asks for, and how far they go; a token that no sampler drew counts once."""
+    if cap is None:
+        return None, {}
+    weight = torch.where(batch.action, sampler_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
+    drawn = weight[batch.trained & batch.action]
+    capped = (drawn >= cap).float()
+    return weight, {"policy/tis_weight": float(drawn.mean()), "policy/tis_capped": float(capped.mean())}
+
+
+def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None) -> dict[str, float]:
+    metrics = {
+        "credit/advantage_mean": float(credit.advantage.mean()),
+        "credit/advantage_std": float(credit.advantage.std(correction=0)),
+    }
+    # What was paid, not what is left of it after a KL penalty: two equal returns teach nothing either way.
+    when = batch.reward.nonzero().flatten()
+    paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory[when], batch.reward[when])  # [T]
+    peers = compare_with_group(paid, batch.group)
+    share_of_group = 1 / peers.size  # [T]
+    several = peers.size > 1  # [T]
+    if several.any():
+        flat = share_of_group[several & (peers.std == 0)].sum()
+        metrics["credit/zero_variance_groups"] = float(flat / share_of_group[several].sum())
+    if old_value is not None and credit.value_target is not None:
+        read = slice(None) if credit.value_mask is None else credit.value_mask  # [N]
+        value, target = old_value[batch.credited][read], credit.value_target[read]
+        unexplained = (target - value).var(correction=0)
+        spread = target.var(correction=0)
+        metrics["critic/explained_variance"] = float(1 - unexplained / spread) if spread > 0 else 0.0
+        metrics["critic/value_mean"] = float(value.mean())
+    return metrics

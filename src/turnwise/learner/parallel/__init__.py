@@ -1,0 +1,1 @@
+"""How gradients, norms and checkpoints are spread over processes."""

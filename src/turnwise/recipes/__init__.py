@@ -1,0 +1,97 @@
+"""Recipes: experiments as YAML, those that come with the package and one's own.
+
+Invariant: a recipe that is named rather than pathed is one of the package's, unless a file of that name stands in the
+working folder; what `extends` names is looked for beside the recipe that names it.
+"""
+
+import difflib
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+
+from turnwise.errors import ConfigError
+from turnwise.settings import Recipe, leaves, load_yaml, plain_data, show_value
+
+_PACKAGED = Path(__file__).parent
+
+
+def packaged_recipes() -> dict[str, Path]:
+    """The package's own, by name: `{"encyclopedia-grpo": .../encyclopedia-grpo.yaml, ...}`."""
+    return {file.stem: file for file in sorted(_PACKAGED.glob("*.yaml"))}
+
+
+def describe_recipe(path: Path) -> str:
+    """The comment a recipe opens with, as one line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.removeprefix("#").strip() for line in comment)
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file of a recipe given by path, or by the name of one of the package's."""
+    path = Path(name)
+    own = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
+    if path.is_file() or own.is_file():
+        return path if path.is_file() else own
+    packaged = packaged_recipes().get(own.stem)
+    return path if packaged is None or path.parent != Path() else packaged
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """Reads a recipe by path or name, laid over the one it `extends` (relative to itself), if any.
+
+    Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
+    """
+    return _read_recipe(find_recipe(path), ())
+
+
+def _read_recipe(path: Path, extended_by: tuple[Path, ...]) -> Recipe:
+    if path.resolve() in extended_by:
+        chain = " -> ".join(p.name for p in (*extended_by, path))
+        raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
+    data = _read_mapping(path)
+    base = data.pop("extends", None)
+    origins = {leaf: str(path) for leaf, _ in leaves(data)}
+    if base is None:
+        return Recipe(data, origins)
+    if not isinstance(base, str):
+        raise ConfigError(f"extends: expected the file name of another recipe, got {show_value(base)} in {path}")
+    below = _read_recipe(path.parent / base, (*extended_by, path.resolve()))
+    return Recipe(_merge(below, data), below.origins | origins)
+
+
+def _read_mapping(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ConfigError(f"{path}: no such recipe; {_nearby(path)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not YAML: the file is not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read this recipe: {error.strerror}") from None
+    data = load_yaml(text, source=str(path))
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of sections, not {show_value(data)}")
+    return plain_data(data, str(path))
+
+
+def _nearby(path: Path) -> str:
+    folders = [path, path.parent, Path("recipes")]
+    found = {str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml")}
+    by_name = {name: name for name in packaged_recipes()} | {Path(file).stem: file for file in sorted(found)}
+    near = difflib.get_close_matches(path.stem, by_name, n=1)
+    if near:
+        return f"did you mean {by_name[near[0]]}?"
+    near_by = f"near by: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
+    return f"{near_by}; `turnwise recipes` lists those of the package"
+
+
+def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        joins = isinstance(value, Mapping) and value and isinstance(below, Mapping)
+        merged[key] = _merge(below, value) if joins else value  # type: ignore[arg-type]  # both are, when joins
+    return merged

@@ -1,0 +1,103 @@
+"""Closes a run's ledger, record by record: seconds by account, and what became of every token.
+
+Invariant: an entry covers all that happened since the one before it, so the entries of a run sum to its wall-clock; in
+training every sampled token is in exactly one of trained, zero_advantage, filtered and failed. Counts follow from what
+was sampled and learnt, so a resumed run's equal those of the run that was never killed.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from turnwise.engines.local.engine import Counters
+from turnwise.learner.learner import Update
+from turnwise.ledger import Ledger
+from turnwise.types import Group, StopReason, Trajectory
+
+
+class Counting(Protocol):
+    """An engine that counts what it does."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+
+class Books:
+    """One run's ledger, and the engine whose counters say what of its time was padding or idle."""
+
+    def __init__(self, ledger: Ledger, engine: Counting) -> None:
+        self._ledger, self._engine = ledger, engine
+        self._counted = engine.counters
+
+    def close(self) -> dict[str, float]:
+        """What was spent since the last record, as metrics: `{"ledger/prefill_seconds": .8, ...}`."""
+        return self._close(padding=0.0)
+
+    def close_evaluation(self, groups: Sequence[Group]) -> dict[str, float]:
+        """The same, with the tokens of the episodes that were played."""
+        self._ledger.count(**count_played(groups))
+        return self._close(padding=0.0)
+
+    def close_training(self, groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, float]:
+        """The same for a step that was `update`d with those of the groups that were kept, by place."""
+        self._ledger.count(**count_played(groups), **count_learnt(groups, kept, update), **count_read(update))
+        return self._close(padding=update.metrics.get("batch/padding_share", 0.0))
+
+    def _close(self, *, padding: float) -> dict[str, float]:
+        before, now = self._counted, self._engine.counters
+        self._counted = now
+        read, padded = now.prefill_tokens - before.prefill_tokens, now.prefill_padding - before.prefill_padding
+        idle, lanes = now.idle_lanes - before.idle_lanes, now.lane_steps - before.lane_steps
+        if read or lanes:
+            reused = now.reused_tokens - before.reused_tokens
+            self._ledger.count(prompt_computed=read, prompt_reused=reused, prompt_padding=padded)
+        entry = self._ledger.close_step().set_apart(_share(idle, lanes), of="decode", into="tail_idle")
+        for account, share in (("prefill", _share(padded, read + padded)), ("logprobs", padding), ("update", padding)):
+            entry = entry.set_apart(share, of=account, into="padding")
+        return entry.metrics()
+
+
+def count_played(groups: Iterable[Group]) -> dict[str, int]:
+    """What episodes said and read: `{"sampled": 4096, "observation": 9000, "truncated": 80, "failed": 0}`."""
+    everyone = [trajectory for group in groups for trajectory in group.trajectories]
+    return {
+        "sampled": _sampled(everyone),
+        "observation": sum(len(turn.context_ids) for trajectory in everyone for turn in trajectory.turns[1:]),
+        "truncated": _sampled(trajectory for trajectory in everyone if trajectory.stop.truncated),
+        "failed": _sampled(trajectory for trajectory in everyone if not _played(trajectory)),
+    }
+
+
+def count_learnt(groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, int]:
+    """What became of the sampled tokens that did not fail: `{"trained": 3500, "zero_advantage": 400, "filtered": 96}`.
+
+    Advantages stand in the update as the trajectories of the kept groups do.
+    """
+    counts = {"trained": 0, "zero_advantage": 0}
+    advantages = iter(update.advantages)
+    for place in kept:
+        members = groups[place].trajectories
+        given = list(islice(advantages, len(members)))
+        taught = any(one for turns in given for turn in turns for one in turn)
+        counts["trained" if taught else "zero_advantage"] += _sampled(filter(_played, members))
+    left = [group for place, group in enumerate(groups) if place not in set(kept)]
+    return counts | {"filtered": _sampled(t for group in left for t in group.trajectories if _played(t))}
+
+
+def count_read(update: Update) -> dict[str, int]:
+    """What one pass over the rows read beside them, and what of them it was spared, by the learner's shares."""
+    tokens, padded = update.metrics["batch/tokens"], update.metrics.get("batch/padding_share", 0.0)
+    shared = tokens * update.metrics.get("batch/shared_share", 0.0)
+    return {"batch_padding": round((tokens - shared) * padded / (1 - padded)), "batch_shared": round(shared)}
+
+
+def _sampled(trajectories: Iterable[Trajectory]) -> int:
+    return sum(trajectory.action_tokens for trajectory in trajectories)
+
+
+def _played(trajectory: Trajectory) -> bool:
+    return trajectory.stop is not StopReason.ENV_FAILED
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,191 @@
+"""The report's tables: a run in words, its evaluations, and what it dropped, read from its config and metrics.
+
+Invariant: these functions only read; whatever is missing or null in a record is left out of sums and shown as a dash.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import TypeAlias
+
+from turnwise.runs.metrics import Record
+
+
+class Marked(str):
+    """HTML that is safe as it stands; any other text is escaped."""
+
+    __slots__ = ()
+
+
+Cell: TypeAlias = str | float
+"""Text, or a number, which is set to the right."""
+
+_STOPS: Mapping[str, str] = {
+    "time_up": "the environment's own clock ran out",
+    "max_turns": "rollout.max_turns cut them off",
+    "context_full": "their conversation filled the context",
+    "token_budget": "rollout.episode_tokens cut them off",
+    "timeout": "rollout.seconds cut them off",
+}
+"""By stop reason that is no end of the task itself."""
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[Cell]], *, numbers: Iterable[int] | None = None, last: str = ""
+) -> str:
+    """An HTML table: `numbers` are the columns set to the right, those that hold numbers where it is None; the row
+    that begins with `last` is set off as a sum."""
+    lines = list(rows)
+    columns = range(max(map(len, lines), default=0))
+    right = set(numbers or [place for place in columns if any(isinstance(row[place], int | float) for row in lines)])
+    titles = "".join(f"<th{_align(place in right)}>{escape(title)}</th>" for place, title in enumerate(head))
+    body = []
+    for row in lines:
+        cells = "".join(f"<td{_align(place in right)}>{_show(cell)}</td>" for place, cell in enumerate(row))
+        body.append(f'<tr class="sum">{cells}</tr>' if last and row[0] == last else f"<tr>{cells}</tr>")
+    opening = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    return "\n".join([f'<div class="wide"><table>{opening}<tbody>', *body, "</tbody></table></div>"])
+
+
+def describe_run(config: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What a run is, in a few lines: `[("environment", "frozen_lake, size=3"), ("model", "small"), ...]`."""
+
+    def at(path: str) -> object:
+        return look_up(config, path)
+
+    rollout = f"{at('rollout.groups_per_step')} tasks × {at('rollout.group_size')} episodes a step"
+    limits = f"up to {at('rollout.max_turns')} turns of {at('rollout.turn_tokens')} tokens"
+    lines = [
+        ("environment", _with_arguments(at("env.name"), at("env.args"))),
+        ("model", _with_arguments(at("model.name"), at("model.small") if at("model.name") == "small" else None)),
+        ("cold start", _describe_cold_start(at("sft"))),
+        ("episodes", f"{rollout}, {limits}" if at("rollout.groups_per_step") is not None else ""),
+        ("credit", str(at("credit.estimator") or "")),
+        ("learning rate", str(at("learner.optimizer.lr") or "")),
+        ("stability", str(at("stability.mode") or "")),
+        ("seed", "" if at("seed") is None else str(at("seed"))),
+    ]
+    return [(label, words) for label, words in lines if words]
+
+
+def list_evaluations(records: Sequence[Record]) -> tuple[list[str], list[Sequence[Cell]]]:
+    """The head and the rows of all evaluations: overall, and success for each part of the tasks that was told apart."""
+    found = [record for record in records if isinstance(record.get("evaluate/success"), int | float)]
+    names = dict.fromkeys(name for record in found for name in record)
+    further = [name for name in names if name.startswith("evaluate/pass@") or _is_part(name)]
+    head = ["", "step", "success", "95% interval", "reward", "turns", "episodes", "failed"]
+    head += [name.removeprefix("evaluate/").removesuffix("/success") for name in further]
+    rows: list[Sequence[Cell]] = []
+    for record in found:
+        low, high = (number_of(record, f"evaluate/success_{side}") for side in ("low", "high"))
+        rows.append(
+            (
+                "untrained" if record["stage"] == "untrained" else "held out",
+                f"{number_of(record, 'step'):.0f}",
+                f"{number_of(record, 'evaluate/success'):.3f}",
+                f"{low:.3f} – {high:.3f}" if math.isfinite(low + high) else "–",
+                *(number_of(record, f"evaluate/{name}") for name in ("reward", "turns", "episodes", "failed")),
+                *(number_of(record, name) for name in further),
+            )
+        )
+    return head, rows
+
+
+def list_dropped(records: Sequence[Record]) -> list[Sequence[Cell]]:
+    """What training left out, or learnt from though it was cut off: what, how many, of how many, and why."""
+    train = [record for record in records if record["stage"] == "train"]
+    if not train:
+        return []
+    episodes, failed = _sum(train, "rollout/episodes"), _sum(train, "rollout/failed")
+    groups = _sum(train, "filter/kept") + _sum(train, "filter/dropped")
+    turns = math.fsum(number_of(record, "rollout/turns", 0.0) * _played(record) for record in train)
+    cut = math.fsum(
+        number_of(record, "rollout/turns_cut", 0.0) * number_of(record, "rollout/turns", 0.0) * _played(record)
+        for record in train
+    )
+    lines: list[Sequence[Cell]] = [
+        ("episodes failed", failed, episodes, "environment or tools broke: never scored, never learnt from"),
+        ("episodes empty", _sum(train, "batch/empty_trajectories"), episodes, "the agent never got to make a move"),
+        *_cut_off(train, episodes),
+        ("turns cut", round(cut), round(turns), "rollout.turn_tokens cut them off; their episodes went on"),
+        ("groups filtered", _sum(train, "filter/dropped"), groups, "stability.filter left them out"),
+        ("groups without spread", _sum(train, "filter/zero_variance"), groups, "all their members were paid the same"),
+        ("refills", _sum(train, "filter/refills"), len(train), "more tasks were sampled for a step: groups were few"),
+        ("steps idle", _sum(train, "policy/steps_idle"), _steps(train), "no gradient: nothing differed"),
+        ("steps skipped", _sum(train, "policy/steps_skipped"), _steps(train), "the gradient was not finite"),
+    ]
+    return [line for line in lines if line[1]] or [("nothing", "", "", "every episode was whole and learnt from")]
+
+
+def _cut_off(train: Sequence[Record], episodes: float) -> Iterator[Sequence[Cell]]:
+    names = dict.fromkeys(name for record in train for name in record if name.startswith("rollout/stop_"))
+    for name in names:
+        reason = name.removeprefix("rollout/stop_")
+        if reason != "done":
+            number = math.fsum(number_of(record, name, 0.0) * _played(record) for record in train)
+            words = f"{_STOPS.get(reason, 'a limit cut them off')}; learnt from as such"
+            yield f"episodes cut off, {reason.replace('_', ' ')}", round(number), episodes, words
+
+
+def _played(record: Record) -> float:
+    return number_of(record, "rollout/episodes", 0.0) - number_of(record, "rollout/failed", 0.0)
+
+
+def _steps(train: Sequence[Record]) -> float:
+    return math.fsum(_sum(train, f"policy/steps_{outcome}") for outcome in ("taken", "idle", "skipped"))
+
+
+def _sum(records: Iterable[Record], name: str) -> float:
+    return math.fsum(number_of(record, name, 0.0) for record in records)
+
+
+def number_of(record: Mapping[str, object], name: str, missing: float = math.nan) -> float:
+    """A number of a record; `missing` where there is none, or null."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) else missing
+
+
+def look_up(config: Mapping[str, object], path: str) -> object:
+    """`look_up(config, "rollout.groups_per_step")`; None where a config has no such key."""
+    found: object = config
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _describe_cold_start(settings: object) -> str:
+    if not isinstance(settings, Mapping):
+        return ""
+    chats = settings.get("chats")
+    return f"chats of {chats}" if chats else f"{settings.get('demonstrations')} demonstrations"
+
+
+def _with_arguments(name: object, arguments: object) -> str:
+    given = arguments.items() if isinstance(arguments, Mapping) else ()
+    pairs = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given if value is not None]
+    return ", ".join([str(name or ""), *pairs])
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith("evaluate/") and name.endswith("/success") and "=" in name
+
+
+def _align(number: bool) -> str:
+    return ' class="n"' if number else ""
+
+
+def _show(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return cell if isinstance(cell, Marked) else escape(cell)
+    return show_whole(cell) if not math.isfinite(cell) or cell == round(cell) else f"{cell:,.3f}"
+
+
+def show_whole(value: float) -> str:
+    """`12,345`; a dash where there is no number."""
+    return f"{value:,.0f}" if math.isfinite(value) else "–"
+
+
+def show_share(part: float, whole: float) -> str:
+    """`41.2%`; a dash of nothing."""
+    return f"{part / whole:.1%}" if whole else "–"

@@ -1,0 +1,188 @@
+"""The sandbox's own process: starts the code in a child, watches it, ends all that it started, and reports.
+
+    stdin   a marshalled Request; then open for as long as somebody wants the answer
+    stdout  `ENDING NUMBER PROTECTION,PROTECTION,...`, a line break, and what the code printed
+
+Invariant: when this process is gone, so is everything that the code started, and its files. It never runs the code
+itself, and the code's own process is no child of the trainer's.
+"""
+
+import marshal
+import math
+import os
+import resource
+import select
+import sys
+import time
+
+from turnwise.tools.sandbox.code import OUT_OF_MEMORY, RAISED
+from turnwise.tools.sandbox.worker import Request, attempt, kernel, work
+
+_SIGKILL, _SIGXCPU = 9, 24
+_CHUNK = 1 << 16
+_REAP_SECONDS = 2.0
+_LOOK_AGAIN = 0.01
+
+
+def main() -> None:
+    """Serves the one request on standard input: a guard does all the work, and this process cleans up after it."""
+    request = Request(**marshal.load(sys.stdin.buffer))
+    workdir = f"{request.folder}/turnwise-python-{os.getpid()}-{os.urandom(6).hex()}"
+    os.mkdir(workdir, 0o700)
+    _volunteer()
+    # A process stays in the world of processes that it was born in, so what watches the code from within is a child.
+    in_force: list[str] = []
+    if kernel is not None and "namespaces" in request.protections and attempt(kernel.enter_namespaces):
+        in_force.append("namespaces")
+    guard = os.fork()
+    if guard == 0:
+        try:
+            _guard(request, workdir, in_force)
+        except BaseException:  # noqa: BLE001 - the trainer reads it in place of a report; nothing else may run after it
+            sys.excepthook(*sys.exc_info())
+        os._exit(0)
+    os.waitpid(guard, 0)
+    _remove(workdir)
+    os._exit(0)
+
+
+def _guard(request: Request, workdir: str, in_force: list[str]) -> None:
+    alone = "namespaces" in in_force
+    if kernel is not None:
+        attempt(kernel.die_with_parent)
+        attempt(kernel.adopt_orphans)
+        if "mounts" in request.protections and attempt(kernel.mount_workdir, workdir, request.disk):
+            in_force.append("mounts")
+    output, output_end = os.pipe()
+    ready, ready_end = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        work(request, workdir, output_end, ready_end)
+    os.close(output_end)
+    os.close(ready_end)
+    told = os.read(ready, _CHUNK)
+    if not told:
+        raise RuntimeError(os.read(output, _CHUNK).decode("utf-8", "replace"))
+    ending, number, printed = _watch(worker, output, request)
+    _end_all(worker, alone)
+    in_force += told.decode().split()
+    report = f"{ending} {number} {','.join(in_force)}\n".encode() + printed[: request.output]
+    while report:
+        report = report[os.write(1, report) :]
+
+
+def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]:
+    """How it ended, with which exit status or signal, and what was printed until then."""
+    deadline = time.monotonic() + request.seconds
+    exited = _watch_exit(worker)
+    poll = select.poll()
+    for descriptor in (0, output, exited):
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+    printed = b""
+    while (left := deadline - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(math.ceil(1000 * (left if exited is not None else min(left, _LOOK_AGAIN)))):
+            if descriptor == 0:
+                return "abandoned", 0, b""  # nothing is sent after a request, so this is the end of the input
+            if descriptor == output:
+                chunk = os.read(output, _CHUNK)
+                printed += chunk
+                if not chunk:
+                    poll.unregister(output)
+        done, status = os.waitpid(worker, os.WNOHANG)
+        if done:
+            printed += _read_rest(output, request.output + 1 - len(printed))
+        if len(printed) > request.output:
+            return "output", 0, printed
+        if done:
+            return *_judge(status, request.seconds), printed
+    return "time", 0, printed
+
+
+def _judge(status: int, seconds: float) -> tuple[str, int]:
+    code = os.waitstatus_to_exitcode(status)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if code == -_SIGXCPU or (code == -_SIGKILL and used.ru_utime + used.ru_stime >= seconds):
+        return "time", 0
+    known = {0: "done", RAISED: "raised", OUT_OF_MEMORY: "memory"}
+    return known.get(code, "crashed"), code
+
+
+def _end_all(worker: int, alone: bool) -> None:
+    """Kills until there is nobody left: a killed parent's children become this process's own."""
+    deadline = time.monotonic() + _REAP_SECONDS
+    while time.monotonic() < deadline:
+        if alone:
+            _kill(-1)  # in a world of its own: everybody but this process
+        else:
+            _kill(-worker)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for child in _children():
+            _kill(child)
+        time.sleep(0.001)
+
+
+def _kill(pid: int) -> None:
+    try:  # noqa: SIM105 - contextlib takes long to import
+        os.kill(pid, _SIGKILL)
+    except OSError:
+        pass  # it was quicker
+
+
+def _children() -> list[int]:
+    """The processes whose parent this one is; none where there is no /proc to look in."""
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue  # not a process, or one no more
+        if parent == os.getpid():
+            found.append(int(name))
+    return found
+
+
+def _watch_exit(worker: int) -> int | None:
+    """A descriptor that is readable once the worker has ended, where the system has such a thing."""
+    try:
+        return os.pidfd_open(worker)
+    except (AttributeError, OSError):
+        return None
+
+
+def _read_rest(output: int, limit: int) -> bytes:
+    """What is left in the pipe, without waiting for the children that may still hold its other end."""
+    os.set_blocking(output, False)
+    rest = b""
+    try:
+        while len(rest) < limit and (chunk := os.read(output, _CHUNK)):
+            rest += chunk
+    except BlockingIOError:
+        pass
+    return rest
+
+
+def _volunteer() -> None:
+    """Should memory run out, the kernel ends the sandbox before it ends the trainer."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass  # not Linux, or not allowed
+
+
+def _remove(workdir: str) -> None:
+    try:
+        os.rmdir(workdir)
+    except OSError:
+        import shutil
+
+        try:  # noqa: SIM105 - as above
+            shutil.rmtree(workdir, ignore_errors=True)
+        except RecursionError:
+            pass  # nested without end on purpose; the report matters more

@@ -1,0 +1,1 @@
+"""From a config to a trained model: build the components, run the trainer, the cold start, and evaluation."""

@@ -1,0 +1,142 @@
+"""`turnwise eval`: from what a person names (a run, a recipe, a model, an endpoint) to an evaluation.
+
+Invariant: whatever cannot work, a folder to write into included, is said before the first episode is played.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnwise.agents import ApiPlayer, Endpoint, EndpointSettings
+from turnwise.config import Config, load_config, load_run_config
+from turnwise.envs.base import Env
+from turnwise.envs.registry import make_env
+from turnwise.errors import ConfigError, EnvError, RunError
+from turnwise.evaluation.evaluate import Evaluation, evaluate
+from turnwise.evaluation.report import write_questions
+from turnwise.rollout import Player
+from turnwise.runs import Display, RunDirectory, write_trajectories
+from turnwise.settings import parse_settings
+from turnwise.training.build import assemble
+from turnwise.types import Task
+
+_logger = logging.getLogger(__name__)
+
+
+def load_target(what: str, overrides: Sequence[str] = (), *, model: str | None = None, local: bool = True) -> Config:
+    """The config to evaluate by, its model the one that is named: by a run, one of its checkpoints, or by `model`.
+
+    Without `local`, somebody else's model plays, and a run needs no checkpoint.
+    """
+    path = Path(what)
+    if path.is_dir():
+        run, checkpoint = _find_run(path)
+        if checkpoint is None and model is None and local:
+            return load_run_config(run, overrides)
+        config = load_config(RunDirectory.open(run).config, overrides)
+        model = model or (str(checkpoint) if checkpoint else None)
+    elif not path.exists() and path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{what}: neither a run nor a recipe; for a model, name the recipe with its task: "
+            f"turnwise eval RECIPE --model {what}"
+        )
+    else:
+        config = load_config(path, overrides)
+    return config if model is None else _with_model(config, model)
+
+
+def read_endpoint(
+    url: str | None, model: str | None, *, key_env: str | None = None, settings: Sequence[str] = ()
+) -> EndpointSettings | None:
+    """The endpoint that the command line names, or None; `settings` are such as `timeout=300`."""
+    if url is None:
+        if model or key_env or settings:
+            raise ConfigError("--api-model, --key-env and --api are about an endpoint: name it by --endpoint URL")
+        return None
+    if model is None:
+        raise ConfigError("--endpoint: say which of its models plays: --api-model NAME")
+    data = {"url": url, "model": model} | ({"key_env": key_env} if key_env else {})
+    return parse_settings(EndpointSettings, data, overrides=settings, source="--endpoint")
+
+
+def run_evaluation(
+    config: Config,
+    display: Display,
+    *,
+    endpoint: EndpointSettings | None = None,
+    save: str | None = None,
+    questions: str | None = None,
+) -> Evaluation:
+    """Evaluates the config's model, or in its place the one behind an endpoint, and writes the files asked for."""
+    for file in (save, questions):
+        _require_place(file)
+    if endpoint is None:
+        parts = assemble(config)
+        result = _play(parts.player(config, config.evaluate), parts.env, parts.test_tasks, config, display)
+        if save:
+            write_trajectories(Path(save), 0, result.groups, None, parts.render.decode)
+    else:
+        if save:
+            raise ConfigError("--save keeps tokens, and an endpoint gives none: --questions keeps its conversations")
+        player = ApiPlayer(endpoint=Endpoint(endpoint), limits=config.rollout, decoding=config.evaluate)
+        env = make_env(config.env)
+        result = _play(player, env, _held_out(env, config), config, display)
+    if questions:
+        write_questions(Path(questions), result)
+    return result
+
+
+def _play(player: Player | ApiPlayer, env: Env, tasks: Sequence[Task], config: Config, display: Display) -> Evaluation:
+    if config.evaluate.samples_per_task > 1 and config.evaluate.temperature == 0:
+        _logger.warning("evaluate.temperature is 0: samples differ by episode seed alone; raise it for pass@k")
+    display.stage("evaluation", 0)
+    return asyncio.run(
+        evaluate(
+            player,
+            env,
+            tasks,
+            samples_per_task=config.evaluate.samples_per_task,
+            seed=config.seed,
+            group_by=config.evaluate.group_by,
+            progress=lambda done, total: display.progress(done, total, "episodes"),
+        )
+    )
+
+
+def _held_out(env: Env, config: Config) -> Sequence[Task]:
+    tasks = env.tasks(config.evaluate.split)[: config.evaluate.tasks]
+    if not len(tasks):
+        raise EnvError(f"the split '{config.evaluate.split}' has no tasks: give the environment some")
+    return tasks
+
+
+def _find_run(folder: Path) -> tuple[Path, Path | None]:
+    """The run that a folder is, or the run and the model where it is a checkpoint of one."""
+    if (folder / "config.yaml").is_file():
+        return folder, None
+    checkpoint = folder.absolute().parent if folder.name == "model" else folder.absolute()
+    run = checkpoint.parent.parent
+    if checkpoint.parent.name == "checkpoints" and (run / "config.yaml").is_file():
+        return run, checkpoint / "model"
+    if (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{folder}: a model, not a run; name the recipe with its task: turnwise eval RECIPE --model {folder}"
+        )
+    return folder, None
+
+
+def _with_model(config: Config, name: str) -> Config:
+    inner = Path(name) / "model"
+    chosen = str(inner) if inner.is_dir() else name
+    model = config.model.model_copy(update={"name": chosen, "tokenizer": None, "lora": None})
+    return config.model_copy(update={"model": model})
+
+
+def _require_place(file: str | None) -> None:
+    if file is None:
+        return
+    path = Path(file).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "a folder, not a file" if path.is_dir() else f"there is no folder {path.parent}"
+        raise RunError(f"{file}: cannot be written: {reason}")

@@ -1,0 +1,151 @@
+"""The cold start: imitation of demonstrations, before reinforcement learning begins.
+
+Invariant: a demonstration is a trajectory like any other. An expert is played through the same episodes, and its words
+become actions where a model would have sampled them, so the same masks hold.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from turnwise.engines.scripted import ScriptedEngine
+from turnwise.envs.base import Env
+from turnwise.errors import ConfigError, EnvError
+from turnwise.learner.batch import Batch
+from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.sft import SFTSettings, sft_step
+from turnwise.render.base import Render
+from turnwise.rollout import Limits, Player, Shuffled, run_episode
+from turnwise.seeds import derive_seed
+from turnwise.types import Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
+
+
+async def play_expert(
+    env: Env,
+    tasks: Sequence[Task],
+    *,
+    render: Render,
+    limits: Limits,
+    context_limit: int,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Trajectory]:
+    """One demonstration per task by the environment's own expert."""
+    played: list[Trajectory] = []
+    for place, task in enumerate(tasks):
+        live = env.spawn()
+        expert = ScriptedEngine(_speak_for(live, render), render.encode_action, context_limit=context_limit)
+        player = Player(engine=expert, render=render, limits=limits)
+        episode_seed = derive_seed(seed, "expert", place)
+        played.append(await run_episode(player, live, task, episode_seed=episode_seed, session="expert"))
+        progress(place + 1, len(tasks))
+    if all(trajectory.stop is StopReason.ENV_FAILED for trajectory in played):
+        raise EnvError(f"every demonstration failed, the first in {played[0].failure}; try `turnwise check`")
+    return played
+
+
+def read_chats(path: str, render: Render) -> list[Trajectory]:
+    """The chats of a JSONL file as trajectories: what an assistant said is action, all else is context."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"sft.chats: no file {path}: give a JSONL file of chats, or null for the expert")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"sft.chats: {path} is not UTF-8 text: save it as JSONL in UTF-8") from None
+    trajectories = []
+    # Not splitlines(): JSON may hold U+2028 and its like as they are, and only a newline ends a line of JSONL.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            messages, tools = _read_chat(line, f"{path}:{number}")
+            trajectories.append(_from_chat(messages, tools, render, f"{file.stem}-{number}"))
+    if not trajectories:
+        raise ConfigError(f"sft.chats: {path} holds no chat")
+    return trajectories
+
+
+def run_sft(
+    model: nn.Module,
+    demonstrations: Sequence[Trajectory],
+    settings: SFTSettings,
+    *,
+    seed: int,
+    autocast: torch.dtype | None = None,
+) -> Iterator[dict[str, float]]:
+    """Trains the model in place, one optimizer step per value: `{"sft/loss": 1.7, "sft/grad_norm": .4, ...}`."""
+    steps = count_sft_steps(len(demonstrations), settings)
+    optimizer = Optimizer(model, settings.optimizer, total_steps=steps)
+    order = Shuffled(demonstrations, per_step=settings.batch, seed=derive_seed(seed, "imitation"))
+    for step in range(steps):
+        groups = [Group(task=one.task, trajectories=(one,)) for one in order.draw(step)]
+        batch = Batch.of(groups, action_mask=settings.context_weight == 0)
+        metrics = sft_step(
+            model,
+            batch,
+            optimizer,
+            step=step,
+            token_budget=settings.tokens_per_microbatch,
+            context_weight=settings.context_weight,
+            autocast=autocast,
+        )
+        yield metrics | {"sft/tokens": float(len(batch.ids))}
+
+
+def count_sft_steps(demonstrations: int, settings: SFTSettings) -> int:
+    """How many optimizer steps the cold start takes; the last one may go round to the first demonstrations."""
+    return -(-demonstrations * settings.epochs // settings.batch)
+
+
+def _speak_for(live: Env, render: Render) -> Callable[[str, Sequence[int]], str]:
+    return lambda session, prompt: render.write(live.expert())
+
+
+def _from_chat(messages: Sequence[Message], tools: Sequence[ToolSpec], render: Render, name: str) -> Trajectory:
+    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    turns: list[Turn] = []
+    for number, place in enumerate(spoken):
+        before = messages[spoken[number - 1] + 1 if turns else 0 : place]
+        context = render.extend(turns[-1].action_ids, before) if turns else render.start(before, tools)
+        action = render.encode_action(render.write(messages[place]))
+        turns.append(Turn(context_ids=context, action_ids=action, logprobs=(0.0,) * len(action), opens_row=number == 0))
+    return Trajectory(task=Task(id=name), turns=tuple(turns), stop=StopReason.DONE)
+
+
+def _read_chat(line: str, where: str) -> tuple[list[Message], list[ToolSpec]]:
+    try:
+        chat = json.loads(line)
+        tools = [ToolSpec(**tool.get("function", tool)) for tool in chat.get("tools") or []]
+        messages = [_read_message(message) for message in chat["messages"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        shape = '{"messages": [{"role": ..., "content": ...}]}'
+        raise ConfigError(f"{where}: not a chat ({type(error).__name__}: {error}): write {shape}") from None
+    if not messages or messages[0].role == "assistant" or all(message.role != "assistant" for message in messages):
+        raise ConfigError(f"{where}: a chat must open with a user or system message and have an assistant's reply")
+    return messages, tools
+
+
+def _read_message(data: dict[str, object]) -> Message:
+    """OpenAI's shape; arguments may be JSON text or an object."""
+    calls = []
+    for place, call in enumerate(data.get("tool_calls") or []):  # type: ignore[var-annotated, arg-type]  # plain JSON
+        function = call.get("function", call)
+        given = function["arguments"]
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        calls.append(ToolCall(id=str(call.get("id", f"call_{place}")), name=str(function["name"]), arguments=arguments))
+    role = data["role"]
+    if role not in ("system", "user", "assistant", "tool"):
+        raise ValueError(f"role {role!r} is none of system, user, assistant, tool")
+    content = data.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError(f"content is text or null, not {type(content).__name__}")
+    return Message(
+        role=role,
+        content=content,
+        thinking=str(data.get("reasoning_content") or ""),
+        tool_calls=tuple(calls),
+        tool_call_id=str(data["tool_call_id"]) if data.get("tool_call_id") else None,
+        name=str(data["name"]) if data.get("name") else None,
+    )

@@ -1,0 +1,140 @@
+"""A job is done once, whatever happens to the others, and is done again when its settings change."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.jobs import Outcome, failures, order_jobs, read_outcome
+from benchmarks.harness.pool import run_jobs
+from benchmarks.harness.worker import perform
+from small_jobs import Told, calls, job
+from turnwise.errors import RunError
+
+
+def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
+    """One pool for many facts, since every process costs the import of torch."""
+    cold = job("cold", a=2.0)
+    broken = job("broken/cold", "break_down")
+    jobs = [
+        job("warm/one", after=cold, b=3.0),
+        job("warm/two", after=cold, b=4.0),
+        job("dead", "die"),
+        job("broken/warm/one", after=broken),
+        job("refused", "refuse"),
+        job("seen", "look_around"),
+    ]
+    told = Told()
+    outcomes = run_jobs(jobs, tmp_path, processes=2, progress=told)
+    assert [one.job.name for one in outcomes] == [
+        *("cold", "warm/one", "warm/two", "dead", "broken/cold", "broken/warm/one", "refused", "seen")
+    ]
+    by_name = {one.job.name: one for one in outcomes}
+
+    assert by_name["warm/one"].figures == {"sum": 5.0, "curve": [0.0, 5.0]}
+    assert by_name["warm/two"].figures == {"sum": 6.0, "curve": [0.0, 6.0]}
+    seen = by_name["seen"].figures
+    assert seen["threads"] == 1
+    assert seen["process"] != os.getpid()
+    assert seen["nan"] is None, "the same as when it is read again"
+
+    assert by_name["dead"].failure == "its process ended with exit code -9"
+    assert by_name["broken/warm/one"].failure == "not run, since broken/cold failed"
+    assert by_name["refused"].failure == "no such lake: dig one"
+    assert "KeyError: 'level 3'; see" in by_name["broken/cold"].failure
+    assert "Traceback" in (tmp_path / "broken/cold/log.txt").read_text()
+    assert [one.job.name for one in failures(outcomes)] == ["dead", "broken/cold", "broken/warm/one", "refused"]
+
+    assert told.events[0] == ("begin", "8", "0")
+    assert told.events.index(("finished", "cold")) < told.events.index(("started", "warm/one"))
+    assert ("started", "broken/warm/one") not in told.events
+    assert sorted(name for event, name, *_ in told.events if event == "finished") == sorted(by_name)
+
+    told = Told()
+    again = run_jobs(jobs[:2], tmp_path, processes=2, progress=told)
+    assert told.events == [("begin", "3", "3")], "what was done is not done again"
+    assert [one.figures for one in again] == [by_name[name].figures for name in ("cold", "warm/one", "warm/two")]
+    assert all(one.kept for one in again)
+    assert (calls(tmp_path, "cold"), calls(tmp_path, "warm/one")) == (1, 1)
+    assert read_outcome(jobs[2], tmp_path) is None, "what failed is tried again"
+
+
+def test_a_job_is_done_again_when_its_settings_or_those_before_it_change(tmp_path: Path):
+    cold, changed = job("cold", a=2.0), job("cold", a=10.0)
+    for one in (cold, job("warm", after=cold, b=3.0)):
+        perform(one, tmp_path)
+    assert read_outcome(job("warm", after=cold, b=3.0), tmp_path).figures["sum"] == 5.0
+    assert read_outcome(job("warm", after=cold, b=4.0), tmp_path) is None
+    assert read_outcome(job("warm", after=changed, b=3.0), tmp_path) is None
+    assert [perform(one, tmp_path).figures["sum"] for one in (changed, job("warm", after=changed, b=3.0))] == [
+        10.0,
+        13.0,
+    ]
+    assert calls(tmp_path, "warm") == 1, "nothing of the other job was left in its folder"
+
+
+def test_an_interrupted_job_finds_what_it_had_written(tmp_path: Path):
+    one = job("one", "go_on", steps=1)
+    assert perform(one, tmp_path).failure.startswith("RuntimeError: interrupted; see ")
+    assert perform(one, tmp_path).figures == {"found": "half done"}
+    other = job("one", "go_on", steps=2)
+    assert read_outcome(other, tmp_path) is None
+    assert perform(other, tmp_path).failure.startswith("RuntimeError"), "another job begins anew"
+
+
+def test_a_result_says_what_it_is_the_result_of(tmp_path: Path):
+    """Results may come from another machine: no more is needed than the result's own file."""
+    one = job("one", a=1, b=[1, 2])
+    (tmp_path / "there/one").mkdir(parents=True)
+    result = {"job": {"after": None, "settings": {"b": [1, 2], "a": 1}, "work": "small_jobs:add"}, "figures": {"x": 1}}
+    text = json.dumps(result | {"about": {"machine": "2 cores"}, "seconds": 3})
+    (tmp_path / "there/one/result.json").write_text(text)
+    outcome = read_outcome(one, tmp_path / "there")
+    assert outcome == Outcome(job=one, figures={"x": 1}, about={"machine": "2 cores"}, seconds=3.0, kept=True)
+    assert read_outcome(job("one", a=1, b=[1, 3]), tmp_path / "there") is None
+    assert read_outcome(job("one", "refuse", a=1, b=[1, 2]), tmp_path / "there") is None
+
+
+def test_what_a_job_says_is_in_its_log(tmp_path: Path, capfd):
+    assert perform(job("talk", "speak"), tmp_path).figures == {}
+    assert sorted((tmp_path / "talk/log.txt").read_text().splitlines()) == [
+        *("said below", "said to stderr", "said to stdout")
+    ]
+    os.write(1, b"said after\n")
+    assert capfd.readouterr().out == "said after\n"
+
+
+def test_a_folder_with_other_files_is_not_emptied(tmp_path: Path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/precious.txt").write_text("mine")
+    outcome = perform(job("one"), tmp_path)
+    assert "holds files that are not a job's" in outcome.failure
+    assert (tmp_path / "one/precious.txt").read_text() == "mine"
+
+
+def test_a_torn_result_is_said_to_be_one(tmp_path: Path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/result.json").write_text('{"job":')
+    with pytest.raises(RunError, match=r"one/result\.json: not JSON"):
+        read_outcome(job("one"), tmp_path)
+
+
+def test_the_order_keeps_what_comes_first_first():
+    cold = job("cold")
+    warm = job("warm", after=cold)
+    last = job("last", after=warm)
+    other = job("other")
+    assert order_jobs([other, last, warm]) == [other, cold, warm, last]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ([job("one", a=1), job("one", a=2)], "two different jobs are called one"),
+        ([job("one"), job("one/half")], "the folder of one/half would lie within that of one"),
+    ],
+)
+def test_names_that_would_share_a_folder_are_our_own_mistake(jobs, said):
+    with pytest.raises(AssertionError, match=said):
+        order_jobs(jobs)

@@ -1,0 +1,40 @@
+"""What is seen while jobs run, on a terminal and elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from benchmarks.harness.jobs import Outcome
+from benchmarks.harness.progress import JobBar, JobLines, make_progress
+from small_jobs import job
+
+
+def show(console):
+    """Three jobs: one was done before, one is done now, one fails before it begins."""
+    with make_progress(console) as progress:
+        progress.begin(total=3, kept=1)
+        progress.started(job("warm/one"))
+        progress.finished(Outcome(job=job("warm/one"), figures={}, seconds=61.4))
+        progress.finished(Outcome(job=job("warm/[two]"), failure="not run, since cold failed"))
+    return console.file.getvalue()
+
+
+def test_lines_where_there_is_no_terminal():
+    assert show(Console(file=io.StringIO(), width=200)).splitlines() == [
+        "1 of 3 jobs were done before and are kept",
+        "2/3  warm/one  done in 61 s",
+        "3/3  warm/[two]  failed: not run, since cold failed",
+    ]
+
+
+def test_a_bar_on_a_terminal_keeps_failures_on_the_screen():
+    shown = show(Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor"))
+    assert "1 of 3 jobs were done before and are kept" in shown
+    assert "warm/[two] failed: not run, since cold failed" in shown
+    assert "2/2" in shown, "what was kept is no part of the pace"
+
+
+def test_which_of_the_two(monkeypatch):
+    assert isinstance(make_progress(Console(file=io.StringIO())), JobLines)
+    assert isinstance(make_progress(Console(file=io.StringIO(), force_terminal=True)), JobBar)
+    assert isinstance(make_progress(Console(file=io.StringIO(), force_terminal=True, no_color=True)), JobLines)

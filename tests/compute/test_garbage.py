@@ -1,0 +1,28 @@
+"""The collector within a stretch of work, and as it is afterwards."""
+
+import gc
+
+import pytest
+
+from turnwise.compute.garbage import seldom_collecting
+
+
+def test_what_is_there_is_left_alone_and_what_is_new_is_collected_later():
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with seldom_collecting():
+        assert gc.get_freeze_count() > frozen
+        assert gc.get_threshold()[0] > usual[0]
+        assert gc.get_threshold()[1:] == usual[1:]
+        ring = []
+        ring.append(ring)
+        del ring
+        assert gc.collect() > 0, "it still can be"
+    assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() == 0
+
+
+def test_it_collects_as_before_when_the_work_fails():
+    usual = gc.get_threshold()
+    with pytest.raises(KeyError), seldom_collecting():
+        raise KeyError
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, 0)

@@ -1,0 +1,156 @@
+"""Two processes that train together do what one does alone: gradients, metrics and weights, to the last digits."""
+
+import socket
+
+import pytest
+import torch
+from torch import nn
+
+from episodes_by_hand import group, tiny_llama
+from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
+from turnwise.errors import ConfigError
+from turnwise.learner.parallel.ranks import Ranks, _own_gpu
+
+LAYOUTS = {
+    "padded": {},
+    "packed": {"packing": True, "budget": 20},
+    "split": {"budget": 1},
+    "one trajectory to a mini-batch": {"minibatches": 6},
+}
+"""Under the last, one of the two ranks has nothing to do in every step."""
+PLAN = [(case, "packed" if place % 2 else "padded") for place, case in enumerate(CASES)]
+PLAN += [("gae", layout) for layout in LAYOUTS if layout != "padded"] + [("gspo by trajectory", "split")]
+
+
+def _seeds_of_dropout(ranks):
+    seeds = []
+    learner = learner_of(CASES["grpo"], model=tiny_llama(attention_dropout=0.5), ranks=ranks)
+    trunk = learner.model.get_decoder()
+    trunk.register_forward_pre_hook(lambda module, _: seeds.append(torch.initial_seed()) if module.training else None)
+    learner.update(GROUPS, seed=0)
+    return set(seeds)
+
+
+def _sums_of_gradients(ranks):
+    """The first parameter is reached by both ranks, the second by one of them, the third by none."""
+    module = nn.ParameterList([nn.Parameter(torch.zeros(2)) for _ in range(3)])
+    module[0].grad = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
+    if ranks.rank == 1:
+        module[1].grad = torch.tensor([5.0, 6.0])
+    ranks.sum_gradients(module)
+    return [None if p.grad is None else p.grad.tolist() for p in module]
+
+
+def _refusal(ranks, groups, nudge=0.0):
+    learner = learner_of(CASES["grpo"], ranks=ranks)
+    with torch.no_grad():
+        learner.model.lm_head.weight[0, 0] += nudge
+    try:
+        learner.update(groups, seed=0)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def _work(rank, port, folder):
+    """What one of the two processes does; all the cases in one, since starting it is what costs."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(rank))
+        patch.setenv("WORLD_SIZE", "2")
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        patch.setenv("MASTER_PORT", str(port))
+        ranks = Ranks.join()
+    results = {"ranks": (ranks.rank, ranks.world)}
+    for case, layout in PLAN:
+        learner = learner_of(CASES[case], ranks=ranks, **LAYOUTS[layout])
+        caught, update = update_of(learner)
+        results[case, layout] = (caught, update.metrics, update.advantages, learner.model.state_dict())
+    results["sum"] = ranks.sum_(torch.tensor([1.0, rank]))
+    results["gather"] = ranks.gather(("rank", rank))
+    results["gradients"] = _sums_of_gradients(ranks)
+    results["dropout"] = _seeds_of_dropout(ranks)
+    results["other groups"] = _refusal(ranks, GROUPS if rank else GROUPS[:1])
+    results["other weights"] = _refusal(ranks, GROUPS, nudge=1e-3 * rank)
+    results["empty"] = learner_of(CASES["grpo"], ranks=ranks).update([], seed=0).metrics
+    ranks.leave()
+    torch.save(results, f"{folder}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+    torch.multiprocessing.spawn(_work, args=(port, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def test_they_know_each_other(both):
+    assert [one["ranks"] for one in both] == [(0, 2), (1, 2)]
+    assert [one["sum"].tolist() for one in both] == [[2.0, 1.0]] * 2
+    assert [one["gather"] for one in both] == [[("rank", 0), ("rank", 1)]] * 2
+
+
+@pytest.mark.parametrize(("case", "layout"), PLAN)
+def test_two_ranks_do_what_one_does(both, case, layout):
+    alone = learner_of(CASES[case], **LAYOUTS[layout])
+    expected, update = update_of(alone)
+    shares = ("batch/padding_share",)  # other rows share a micro-batch, so other padding is read
+    for caught, metrics, advantages, weights in (one[case, layout] for one in both):
+        assert_same_gradients(caught, expected)
+        assert advantages == update.advantages
+        assert metrics.keys() == update.metrics.keys()
+        found = {name: value for name, value in metrics.items() if name not in shares}
+        assert found == pytest.approx({name: update.metrics[name] for name in found}, abs=1e-6)
+        for name, weight in alone.model.state_dict().items():
+            torch.testing.assert_close(weights[name], weight, atol=1e-6, rtol=0, msg=name)
+    first, second = (one[case, layout][3] for one in both)
+    assert all(torch.equal(first[name], second[name]) for name in first), "the two hold the same bits"
+
+
+def test_a_gradient_that_one_rank_lacks_is_zero_there_and_one_that_all_lack_stays_absent(both):
+    assert [one["gradients"] for one in both] == [[[3.0, 30.0], [5.0, 6.0], None]] * 2
+
+
+def test_dropout_differs_from_rank_to_rank(both):
+    seeds = [one["dropout"] for one in both]
+    assert [len(one) for one in seeds] == [1, 1]
+    assert seeds[0] != seeds[1]
+
+
+def test_ranks_that_disagree_stop_before_they_learn(both):
+    for one in both:
+        assert "the same groups and the same weights" in one["other groups"]
+        assert "the same groups and the same weights" in one["other weights"]
+
+
+def test_no_groups_are_no_work(both):
+    assert [one["empty"]["batch/rows"] for one in both] == [0, 0]
+
+
+def test_a_process_alone_exchanges_nothing(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    alone = Ranks.join()
+    assert alone == Ranks.single() == Ranks(rank=0, world=1)
+    tensor = torch.tensor([1.0, 2.0])
+    assert alone.sum_(tensor) is tensor
+    assert alone.gather("word") == ["word"]
+    assert _sums_of_gradients(alone) == [[1.0, 10.0], None, None]
+    alone.leave()
+
+
+def test_more_processes_than_gpus_are_one_line():
+    assert _own_gpu(1, 2) == 1
+    with pytest.raises(ConfigError, match=r"^torchrun: process 2 of this machine[^\n]*--nproc-per-node=2$"):
+        _own_gpu(2, 2)
+
+
+def test_a_gradient_check_that_can_fail():
+    expected, _ = update_of(learner_of(CASES["grpo"]))
+    other, _ = update_of(
+        learner_of(CASES["grpo"]), [group(*GROUPS[0].trajectories), group(*GROUPS[1].trajectories[:2])]
+    )
+    with pytest.raises(AssertionError, match="policy"):
+        assert_same_gradients(other, expected)

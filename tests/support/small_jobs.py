@@ -1,0 +1,87 @@
+"""Work for jobs, found by other processes by name: each leaves a trace, so that a test can count its calls."""
+
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.harness.jobs import Job
+from benchmarks.harness.progress import JobProgress
+from turnwise.errors import EnvError
+
+
+def job(name: str, work: str = "add", after: Job | None = None, **settings: float) -> Job:
+    return Job(name=name, work=f"small_jobs:{work}", settings=settings, after=after)
+
+
+def add(settings, place):
+    """The sum of its settings, and of what the job before it wrote."""
+    _leave_trace(place)
+    before = 0.0 if place.before is None else float((place.before / "sum.txt").read_text())
+    total = before + sum(settings.values())
+    (place.folder / "sum.txt").write_text(str(total))
+    return {"sum": total, "curve": [0.0, total]}
+
+
+def break_down(settings, place):
+    _leave_trace(place)
+    raise KeyError("level 3")
+
+
+def refuse(settings, place):
+    raise EnvError("no such lake:\n dig one")
+
+
+def die(settings, place):
+    _leave_trace(place)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def speak(settings, place):
+    """By Python's own streams and beneath them."""
+    sys.stdout.write("said to stdout\n")
+    sys.stderr.write("said to stderr\n")
+    os.write(1, b"said below\n")
+    return {}
+
+
+def look_around(settings, place):
+    return {"threads": torch.get_num_threads(), "process": os.getpid(), "nan": math.nan}
+
+
+def go_on(settings, place):
+    """Fails the first time, in the middle of its work."""
+    half = place.folder / "half.txt"
+    if half.exists():
+        return {"found": half.read_text()}
+    half.write_text("half done")
+    raise RuntimeError("interrupted")
+
+
+def calls(root: Path, name: str) -> int:
+    trace = root / name / "calls.txt"
+    return len(trace.read_text().splitlines()) if trace.exists() else 0
+
+
+def _leave_trace(place) -> None:
+    with (place.folder / "calls.txt").open("a") as file:
+        file.write("called\n")
+
+
+class Told(JobProgress):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ...]] = []
+
+    def begin(self, *, total: int, kept: int) -> None:
+        self.events.append(("begin", str(total), str(kept)))
+
+    def started(self, job: Job) -> None:
+        self.events.append(("started", job.name))
+
+    def finished(self, outcome) -> None:
+        self.events.append(("finished", outcome.job.name))
