@@ -17,6 +17,7 @@ LAYERS = (
     "seeds",
     "ledger",
     "settings",
+    "http",
     "recipes",
     "tools",
     "rewards",

@@ -179,7 +179,8 @@ def test_waits_double_and_heed_the_server(monkeypatch):
     async def note(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.agents.endpoint.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     asked = {1: "7", 2: "Wed, 21 Oct 2026 07:28:00 GMT", 3: "3600"}
 
     def busy(body, number):
@@ -191,8 +192,9 @@ def test_waits_double_and_heed_the_server(monkeypatch):
     assert waits == [1, 7, 4, 60, 16]
 
 
-def test_time_lost_to_a_busy_server_is_not_the_agents():
+def test_time_lost_to_a_busy_server_is_not_the_agents(monkeypatch):
     """The waits are 0.4 and 0.8 seconds, which are more than the episode has."""
+    monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     with serve(lambda body, number: Answer(status=503) if number < 2 else expert(body, number)) as stub:
         response = play_one(player_of(stub, Limits(seconds=1.0), backoff=0.4))
     assert (response.stop, response.success) == (StopReason.DONE, True)

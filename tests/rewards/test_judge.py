@@ -132,7 +132,8 @@ def test_waits_double(monkeypatch):
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.rewards.judge.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     with serve(Stub((500, ""))) as stub:
         assert ask(judge_of(stub, attempts=7, backoff=0.5)) is None
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]

@@ -79,9 +79,9 @@ def open_index(
 def search_tool(index: Index, k: int, *, max_chars: int = 4000) -> Tool:
     """A tool named `search` that shows the best `k` passages, one per line: `[1] Title: text`."""
     searcher = Searcher(index, k)
-    check_limits("search", searcher.patience, max_chars)
+    check_limits("search", searcher.max_seconds, max_chars)
     bound = _Inline(searcher=searcher).search if isinstance(index, Bm25Index) else _Batched(searcher=searcher).search
-    return dataclasses.replace(bound, timeout=searcher.patience, max_chars=max_chars)
+    return dataclasses.replace(bound, timeout=searcher.max_seconds, max_chars=max_chars)
 
 
 def show_hits(hits: Sequence[Hit]) -> str:
@@ -98,7 +98,7 @@ class Searcher:
         check_k(k)
         self.index = index
         self.k = k
-        self.patience = index.patience + 1.0 if isinstance(index, HttpIndex) else _SECONDS
+        self.max_seconds = index.max_seconds + 1.0 if isinstance(index, HttpIndex) else _SECONDS
         """The seconds after which a search has surely failed."""
         self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[None]] = set()
