@@ -13,6 +13,7 @@ import turnwise
 SOURCE = Path(turnwise.__file__).parent
 LAYERS = (
     "errors",
+    "spelling",
     "types",
     "seeds",
     "ledger",

@@ -19,7 +19,7 @@ from benchmarks.harness.pool import run_jobs
 from benchmarks.harness.progress import make_progress
 from benchmarks.harness.report import Publication, Report
 from turnwise.errors import ConfigError
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 
 NAMED = {"device": None, "model": None, "data": "FOLDER", "peer": "PYTHON", "tokenizer": "FOLDER"}
 """Options by which a user names something, and what a published command shows in place of a path of theirs."""

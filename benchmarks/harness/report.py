@@ -14,7 +14,7 @@ from pathlib import Path
 from turnwise.errors import RunError
 from turnwise.runs import Panel, draw_panels
 from turnwise.runs.files import write_text
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 
 _BLOCK = re.compile(r"<!-- figures: (?P<name>[\w/-]+) -->(?P<old>.*?)<!-- end -->", re.DOTALL)
 _INLINE = re.compile(r"<!-- figure: (?P<name>\S+)(?: (?P<format>[+.\w%]+))? -->(?P<old>.*?)<!-- end -->", re.DOTALL)

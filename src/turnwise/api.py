@@ -8,7 +8,7 @@ from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.runs import Display, RunDirectory
 from turnwise.settings import parse_settings
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
 

@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.settings import Settings
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 
 BUILT_IN = {
     "encyclopedia": "turnwise.envs.encyclopedia.env:Encyclopedia",

@@ -12,7 +12,7 @@ from turnwise.rewards.reward import (
     format_gated_f1,
     format_reward,
 )
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 
 NAMED: Mapping[str, Reward] = {
     one.name: one for one in (exact_match_reward, f1_reward, format_reward, format_gated_exact_match, format_gated_f1)

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from turnwise.errors import RewardError
 from turnwise.rewards.judge import Judge
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 
 Place: TypeAlias = tuple[int, int]
 """`(row, column)`, both from 0."""

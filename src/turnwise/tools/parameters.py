@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails
 
 from turnwise.errors import ToolError
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 from turnwise.types import Json
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

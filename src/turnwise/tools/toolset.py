@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from turnwise.errors import ToolError
-from turnwise.tools.spelling import suggest
+from turnwise.spelling import suggest
 from turnwise.tools.tool import Tool, refuse
 from turnwise.types import ToolCall, ToolResult
 

@@ -1,4 +1,4 @@
-"""Names the nearest known word, so that a typo costs one glance; words in, words out."""
+"""Suggests the nearest known word, so that an error message can correct a typo."""
 
 import difflib
 from collections.abc import Iterable
