@@ -17,7 +17,7 @@ from turnwise.errors import EnvError
 from turnwise.rewards import exact_match_reward
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
-from turnwise.tools.search.tool import Bm25Index
+from turnwise.tools.search import Bm25Index
 from turnwise.types import Json, Message, Task, ToolCall
 
 SYSTEM = "Answer the question in <answer> tags. Look things up with search."

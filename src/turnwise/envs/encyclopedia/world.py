@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from turnwise.tools.search.tool import Passage
+from turnwise.tools.search import Passage
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -30,8 +30,16 @@ from turnwise.rewards import (
 from turnwise.rewards.retrieval import FOUND_GOLD, SEARCH_COST, normalise_title, texts
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
-from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError
-from turnwise.tools.search.tool import SEARCH_DOWN, Searcher, open_index, show_hits
+from turnwise.tools.search import (
+    SEARCH_DOWN,
+    Hit,
+    Index,
+    Passage,
+    SearchDownError,
+    Searcher,
+    open_index,
+    show_hits,
+)
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult
 
 ANSWER = "Answer the question in as few words as you can, in <answer> tags."

@@ -1,1 +1,27 @@
-"""Search over passages: indexes (BM25, dense, hybrid, a service), the `search` tool, and a server for others."""
+"""Search over passages: indexes (BM25, dense, hybrid, a service over HTTP), the `search` tool, and a server."""
+
+from turnwise.tools.search.bm25 import Bm25Index
+from turnwise.tools.search.corpus import read_corpus
+from turnwise.tools.search.dense import DenseIndex, DenseSettings
+from turnwise.tools.search.http_index import HttpIndex
+from turnwise.tools.search.hybrid import HybridIndex
+from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError
+from turnwise.tools.search.tool import SEARCH_DOWN, Searcher, open_index, search_tool, show_hits
+
+__all__ = [
+    "SEARCH_DOWN",
+    "Bm25Index",
+    "DenseIndex",
+    "DenseSettings",
+    "Hit",
+    "HttpIndex",
+    "HybridIndex",
+    "Index",
+    "Passage",
+    "SearchDownError",
+    "Searcher",
+    "open_index",
+    "read_corpus",
+    "search_tool",
+    "show_hits",
+]

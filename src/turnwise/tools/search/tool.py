@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 from turnwise.errors import ToolError
 from turnwise.settings import parse_settings
+from turnwise.spelling import suggest
 from turnwise.tools.running import run_in_thread
 from turnwise.tools.search.bm25 import BM25_SETTINGS, Bm25Index
 from turnwise.tools.search.corpus import read_corpus
@@ -23,11 +24,8 @@ from turnwise.tools.search.http_index import HttpIndex
 from turnwise.tools.search.hybrid import HybridIndex
 from turnwise.tools.search.index_cache import cache_folder, digest_index, load_or_build
 from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError, check_k
-from turnwise.tools.spelling import suggest
 from turnwise.tools.tool import Tool, check_limits, tool
 from turnwise.types import ToolResult
-
-__all__ = ["SEARCH_DOWN", "Bm25Index", "Hit", "Passage", "Searcher", "open_index", "search_tool", "show_hits"]
 
 SEARCH_DOWN = "The search service did not answer; search again later, or go on with what you know."
 """What the agent reads, with `ok=False`, when a search service is down."""
