@@ -14,26 +14,27 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.errors import ToolError
+from turnwise.errors import ToolError, TurnwiseError
 from turnwise.tools import run_calls
-from turnwise.tools.python import python_tool, show_outcome
+from turnwise.tools.python import python_tool, show_result
+from turnwise.tools.sandbox import CodeResult, ExitKind, Resource, SandboxSettings, open_sandbox
 from turnwise.tools.sandbox import process as sandbox
-from turnwise.tools.sandbox.process import Ending, Outcome, Protection, PythonSettings, Sandbox
+from turnwise.tools.sandbox.process import ProcessSandbox, Protection
 from turnwise.types import ToolCall, ToolResult
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the python tool needs Linux or macOS")
 
-QUICK = PythonSettings(seconds=1.0, memory_mb=64, disk_mb=2, output_kb=16)
+QUICK = SandboxSettings(seconds=1.0, memory_mb=64, disk_mb=2, output_kb=16)
 SLACK = 8.0
 """Seconds that a busy machine may add to a call; the point is that it does not go on for ever."""
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux shows them")
 
 
-def play(code: str, settings: PythonSettings = QUICK, **options) -> Outcome:
-    return asyncio.run(Sandbox(settings, **options).run(code))
+def play(code: str, settings: SandboxSettings = QUICK, **options) -> CodeResult:
+    return asyncio.run(ProcessSandbox(settings, **options).run(code))
 
 
-def observe(code: str, settings: PythonSettings = QUICK) -> ToolResult:
+def observe(code: str, settings: SandboxSettings = QUICK) -> ToolResult:
     return asyncio.run(python_tool(settings).call(json.dumps({"code": code})))
 
 
@@ -151,17 +152,17 @@ LOOPS = {
 
 def test_code_that_goes_on_is_stopped_and_so_is_its_neighbour():
     """All at once: each is stopped after its second, whatever it does, and what it printed is kept."""
-    endless = Sandbox(PythonSettings(seconds=1.0, at_once=len(LOOPS)))
+    endless = ProcessSandbox(SandboxSettings(seconds=1.0, at_once=len(LOOPS)))
 
-    async def run_all() -> list[Outcome]:
+    async def run_all() -> list[CodeResult]:
         return await asyncio.gather(*(endless.run(code) for code in LOOPS.values()))
 
     start = time.monotonic()
-    outcomes = asyncio.run(run_all())
+    results = asyncio.run(run_all())
     assert 1.0 <= time.monotonic() - start < 1.0 + SLACK
-    assert {name: outcome for name, outcome in zip(LOOPS, outcomes, strict=True) if outcome.output != "started\n"} == {}
-    assert endless.endings == {Ending.TIME: len(LOOPS)}
-    assert show_outcome(outcomes[0], endless.settings, 100) == "started\nStopped after 1 s; the code must end sooner."
+    assert {name: result for name, result in zip(LOOPS, results, strict=True) if result.output != "started\n"} == {}
+    assert endless.exits == {ExitKind.TIMEOUT: len(LOOPS)}
+    assert show_result(results[0], endless.settings, 100) == "started\nStopped after 1 s; the code must end sooner."
 
 
 def test_a_gigabyte_printed_stops_at_the_limit():
@@ -219,14 +220,14 @@ REFUSALS = {
 def test_what_is_not_allowed_is_refused_with_the_same_words_everywhere(protections, tmp_path):
     spot = tmp_path / "spot"
     spot.write_text("untouched")
-    held = Sandbox(PythonSettings(seconds=20), protections=protections)
+    held = ProcessSandbox(SandboxSettings(seconds=20), protections=protections)
 
-    async def run_all() -> list[Outcome]:
+    async def run_all() -> list[CodeResult]:
         return await asyncio.gather(*(held.run(code.replace("SPOT", repr(str(spot)))) for code in REFUSALS))
 
-    for (code, words), outcome in zip(REFUSALS.items(), asyncio.run(run_all()), strict=True):
-        assert outcome.ending is Ending.RAISED, code
-        assert words in outcome.output, code
+    for (code, words), result in zip(REFUSALS.items(), asyncio.run(run_all()), strict=True):
+        assert result.exit is ExitKind.EXCEPTION, code
+        assert words in result.output, code
     assert [file.name for file in tmp_path.iterdir()] == ["spot"]
     assert spot.read_text() == "untouched"
 
@@ -274,16 +275,16 @@ def test_the_kernel_holds_code_that_gets_past_the_hook(protections, tmp_path):
     spot = tmp_path / "spot"
     spot.write_text("untouched")
     before = spot.stat()
-    held = Sandbox(PythonSettings(seconds=20, disk_mb=2), protections=protections)
+    held = ProcessSandbox(SandboxSettings(seconds=20, disk_mb=2), protections=protections)
     if not held.protections >= set(protections):
         pytest.skip(f"this kernel gives the sandbox no {' and '.join(protections)}")
     tries = KERNEL_REFUSALS[protections]
 
-    async def run_all() -> list[Outcome]:
+    async def run_all() -> list[CodeResult]:
         return await asyncio.gather(*(held.run(code.replace("SPOT", repr(str(spot)))) for code in tries))
 
-    for (code, met), outcome in zip(tries.items(), asyncio.run(run_all()), strict=True):
-        assert met in f"{outcome.output} signal {-outcome.number}", code
+    for (code, met), result in zip(tries.items(), asyncio.run(run_all()), strict=True):
+        assert met in f"{result.output} signal {-result.status}", code
     assert (spot.read_text(), spot.stat().st_mode) == ("untouched", before.st_mode)
 
 
@@ -303,9 +304,9 @@ def test_children_that_flee_are_found_and_killed(protections, end):
         f"print('forked')\n{end}"
     )
     start = time.monotonic()
-    outcome = play(code, protections=protections)
-    assert outcome.output == "forked\n"
-    assert outcome.ending is {"": Ending.DONE, "os.abort()": Ending.CRASHED}.get(end, Ending.TIME)
+    result = play(code, protections=protections)
+    assert result.output == "forked\n"
+    assert result.exit is {"": ExitKind.FINISHED, "os.abort()": ExitKind.CRASHED}.get(end, ExitKind.TIMEOUT)
     assert time.monotonic() - start < QUICK.seconds + SLACK
 
 
@@ -314,7 +315,7 @@ def test_a_cancelled_call_is_over_at_once():
     others = children()  # such as the process that tracks what tests before this one share with theirs
 
     async def cancel() -> float:
-        running = asyncio.create_task(Sandbox(PythonSettings(seconds=60)).run("while True: pass"))
+        running = asyncio.create_task(ProcessSandbox(SandboxSettings(seconds=60)).run("while True: pass"))
         await asyncio.sleep(0.3)
         assert children() - others
         start = time.monotonic()
@@ -331,10 +332,10 @@ def test_a_cancelled_call_is_over_at_once():
 def test_the_code_does_not_outlive_a_trainer_that_is_killed(tmp_path):
     program = (
         "import asyncio, sys, tempfile\n"
-        "from turnwise.tools.sandbox.process import PythonSettings, Sandbox\n"
+        "from turnwise.tools.sandbox import ProcessSandbox, SandboxSettings\n"
         f"tempfile.tempdir = {str(tmp_path)!r}\n"
         "async def main():\n"
-        "    running = asyncio.create_task(Sandbox(PythonSettings(seconds=60)).run('while True: pass'))\n"
+        "    running = asyncio.create_task(ProcessSandbox(SandboxSettings(seconds=60)).run('while True: pass'))\n"
         "    await asyncio.sleep(0.3)\n"
         "    sys.stdout.write('running\\n'); sys.stdout.flush()\n"
         "    await running\n"
@@ -358,13 +359,13 @@ def test_nothing_of_the_trainer_is_handed_down(monkeypatch):
         "    except OSError: return False\n"
         "print(sorted(os.environ), [fd for fd in range(1000) if is_open(fd)], os.listdir())"
     )
-    outcome = play(code)
+    result = play(code)
     os.close(leak)
-    assert outcome.output == "['HOME', 'LANG', 'TMPDIR'] [0, 1, 2] []\n"
+    assert result.output == "['HOME', 'LANG', 'TMPDIR'] [0, 1, 2] []\n"
 
 
 def test_runs_share_nothing_and_are_repeatable():
-    kept = Sandbox(QUICK)
+    kept = ProcessSandbox(QUICK)
 
     async def twice() -> list[str]:
         code = "import os\nfirst = os.listdir()\nopen('mine', 'w')\nfirst, set('abcdefgh'), hash('x')"
@@ -376,9 +377,9 @@ def test_runs_share_nothing_and_are_repeatable():
 
 
 def test_only_so_many_run_at_once_and_the_loop_goes_on():
-    limited = Sandbox(PythonSettings(seconds=20, at_once=2))
+    limited = ProcessSandbox(SandboxSettings(seconds=20, at_once=2))
 
-    async def run_all() -> tuple[list[Outcome], int]:
+    async def run_all() -> tuple[list[CodeResult], int]:
         beats = 0
 
         async def beat() -> None:
@@ -389,12 +390,12 @@ def test_only_so_many_run_at_once_and_the_loop_goes_on():
 
         beating = asyncio.create_task(beat())
         code = "import time\nstart = time.monotonic()\ntime.sleep(0.15)\nstart, time.monotonic()"
-        outcomes = await asyncio.gather(*(limited.run(code) for _ in range(6)))
+        results = await asyncio.gather(*(limited.run(code) for _ in range(6)))
         beating.cancel()
-        return outcomes, beats
+        return results, beats
 
-    outcomes, beats = asyncio.run(run_all())
-    spans = [tuple(map(float, outcome.output.strip("()\n").split(","))) for outcome in outcomes]
+    results, beats = asyncio.run(run_all())
+    spans = [tuple(map(float, result.output.strip("()\n").split(","))) for result in results]
     side_by_side = [sum(start <= moment < end for start, end in spans) for moment, _ in spans]
     assert max(side_by_side) == 2
     assert beats >= 10
@@ -408,16 +409,62 @@ def test_folders_may_be_opened_to_the_code_for_reading(tmp_path):
     assert play(f"open('{data}/table.csv').read()", settings).output == "'1,2'\n"
     assert "can be changed" in play(f"open('{data}/table.csv', 'w')", settings).output
     with pytest.raises(ToolError, match="there is no file or folder"):
-        Sandbox(QUICK.model_copy(update={"readable": (str(data / "none"),)}))
+        ProcessSandbox(QUICK.model_copy(update={"readable": (str(data / "none"),)}))
 
 
 def test_the_protections_in_force_are_told_and_can_be_demanded(caplog):
-    bare = Sandbox(QUICK, protections=())
+    bare = ProcessSandbox(QUICK, protections=())
     assert bare.protections <= {Protection.MEMORY_LIMIT}
     assert bare.gaps[:3] == ("the network", "files", "processes")
     assert "does not guard the network, files, processes" in caplog.text
     with pytest.raises(ToolError, match="isolation=kernel: on this machine the kernel does not guard the network"):
-        Sandbox(QUICK.model_copy(update={"isolation": "kernel"}), protections={Protection.AUDIT_HOOK})
+        ProcessSandbox(QUICK.model_copy(update={"isolation": "kernel"}), protections={Protection.AUDIT_HOOK})
+
+
+class Canned:
+    """A sandbox of the user's own, which answers the same to everything and guards no files."""
+
+    gaps = (Resource.FILES,)
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self.settings = settings
+        self.closed = False
+
+    async def run(self, code: str) -> CodeResult:
+        return CodeResult(exit=ExitKind.CRASHED, output=f"ran {code}", status=7)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_the_tool_runs_in_any_sandbox(caplog):
+    mine = SandboxSettings(kind=f"{__name__}:Canned", seconds=3)
+    said = ToolResult(content="ran 1 + 1\nThe code ended its process with status 7.", ok=False)
+    assert observe("1 + 1", mine) == said
+    assert "the kernel does not guard files" in caplog.text
+    assert asyncio.run(python_tool(Canned(mine)).call('{"code": "1 + 1"}')) == said
+    assert python_tool(Canned(mine)).timeout > python_tool(Canned(QUICK)).timeout > 3600
+    with pytest.raises(ToolError, match="isolation=kernel: on this machine the kernel does not guard files"):
+        open_sandbox(mine.model_copy(update={"isolation": "kernel"}))
+
+
+def test_our_own_sandbox_is_the_default_and_can_be_closed():
+    opened = open_sandbox(QUICK)
+    assert isinstance(opened, ProcessSandbox)
+    asyncio.run(opened.close())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("proces", r"did you mean 'process'\?"),
+        ("no_such_module:Box", "no_such_module"),
+        (f"{__name__}:Cannde", "Cannde"),
+    ],
+)
+def test_a_sandbox_that_is_not_there_is_named(kind, words):
+    with pytest.raises(TurnwiseError, match=words):
+        open_sandbox(SandboxSettings(kind=kind))
 
 
 def test_a_machine_that_gives_less_is_given_less(monkeypatch):
@@ -427,26 +474,26 @@ def test_a_machine_that_gives_less_is_given_less(monkeypatch):
 
     def run(protections: frozenset[Protection]) -> bytes:
         tried.append(protections)
-        return b"no such thing here" if protections & blocked else f"done 0 {','.join(protections)}\n".encode()
+        return b"no such thing here" if protections & blocked else f"finished 0 {','.join(protections)}\n".encode()
 
     monkeypatch.setattr(sandbox, "_try_run", run)
     monkeypatch.setattr(sandbox.sys, "platform", "linux")
     blocked = {Protection.MOUNTS}
-    assert Sandbox(QUICK).protections == set(Protection) - {Protection.NAMESPACES, Protection.MOUNTS}
+    assert ProcessSandbox(QUICK).protections == set(Protection) - {Protection.NAMESPACES, Protection.MOUNTS}
     assert len(tried) == 2
     sandbox._find_protections.cache_clear()
     blocked = set(Protection)
     with pytest.raises(ToolError, match="cannot run code on this machine: no such thing here"):
-        Sandbox(QUICK)
+        ProcessSandbox(QUICK)
     sandbox._find_protections.cache_clear()
 
 
 def test_a_sandbox_that_breaks_is_told_and_counted_as_nothing(monkeypatch):
-    broken = Sandbox(QUICK)
+    broken = ProcessSandbox(QUICK)
     monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-S", "-c", "raise SystemExit('no space left')"))
     result = asyncio.run(python_tool(broken).call('{"code": "1"}'))
     assert result == ToolResult(content="python failed: RuntimeError: the sandbox broke: no space left", ok=False)
-    assert not broken.endings
+    assert not broken.exits
 
 
 def test_the_tool_as_the_model_sees_it():
@@ -462,8 +509,8 @@ def test_the_tool_as_the_model_sees_it():
 
 
 def test_long_output_loses_its_middle_and_keeps_its_end():
-    long = Outcome(ending=Ending.TIME, output="a" * 500 + "b" * 500)
-    shown = show_outcome(long, QUICK, 200)
+    long = CodeResult(exit=ExitKind.TIMEOUT, output="a" * 500 + "b" * 500)
+    shown = show_result(long, QUICK, 200)
     assert len(shown) <= 200
     first, note, last, end = shown.split("\n")
     assert (set(first), set(last)) == ({"a"}, {"b"})

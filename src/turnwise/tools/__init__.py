@@ -2,11 +2,10 @@
 
 from turnwise.tools.batched import BatchedTool, batched_tool
 from turnwise.tools.calculator import calculator
-from turnwise.tools.python import PythonSettings, python_tool
+from turnwise.tools.python import python_tool
 from turnwise.tools.running import abandoned_threads
-from turnwise.tools.sandbox.process import Sandbox
-from turnwise.tools.search.corpus import read_corpus
-from turnwise.tools.search.tool import Bm25Index, Hit, Passage, Searcher, open_index, search_tool
+from turnwise.tools.sandbox import Sandbox, SandboxSettings
+from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, read_corpus, search_tool
 from turnwise.tools.tool import Tool, tool
 from turnwise.tools.toolset import index_tools, run_calls
 
@@ -15,8 +14,8 @@ __all__ = [
     "Bm25Index",
     "Hit",
     "Passage",
-    "PythonSettings",
     "Sandbox",
+    "SandboxSettings",
     "Searcher",
     "Tool",
     "abandoned_threads",

@@ -1,41 +1,39 @@
-"""The `python` tool: code that the model wrote, run in a sandbox, and what it printed told back.
+"""The `python` tool: runs code that the model wrote in a sandbox and shows the model what it printed.
 
-Invariant: every way to fail is an observation in words: an exception, a loop, too much memory or output, a crash. What
-holds the code, and how well on this machine, is the matter of `sandbox.py`.
+Invariant: every way to fail is an observation in words: an exception, a loop, too much memory or output, a crash. How
+the code is isolated is the sandbox's matter (`sandbox/base.py`).
 """
 
 import dataclasses
 import signal
 from dataclasses import dataclass
 
-from turnwise.tools.sandbox.process import Ending, Outcome, PythonSettings, Sandbox
+from turnwise.tools.sandbox import CodeResult, ExitKind, Sandbox, SandboxSettings, open_sandbox
 from turnwise.tools.tool import Tool, check_limits, tool
 from turnwise.types import ToolResult
 
-__all__ = ["PythonSettings", "Sandbox", "python_tool", "show_outcome"]
-
-_PATIENCE = 3600.0
-"""Seconds that a call may wait for its turn; the code's own time is the sandbox's to limit."""
+_MAX_QUEUE_SECONDS = 3600.0
+"""For a call to wait for its turn; the sandbox limits the code's own time."""
 _NOTE_CHARS = 60
 
 
-def python_tool(sandbox: PythonSettings | Sandbox, *, max_chars: int = 4000) -> Tool:
+def python_tool(sandbox: SandboxSettings | Sandbox, *, max_chars: int = 4000) -> Tool:
     """A tool named `python` that shows what code prints and the value of its last expression.
 
     Args:
-        sandbox: Its limits; or a sandbox, whose `protections` and `endings` its owner may read.
+        sandbox: Its settings, or a sandbox that the caller keeps and closes.
         max_chars: Longer output loses its middle, with a note.
     """
-    check_limits("python", _PATIENCE, max_chars)
-    runs_in = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox)
+    check_limits("python", _MAX_QUEUE_SECONDS, max_chars)
+    runs_in = open_sandbox(sandbox) if isinstance(sandbox, SandboxSettings) else sandbox
     bound = _Python(sandbox=runs_in, max_chars=max_chars).python
-    return dataclasses.replace(bound, timeout=_PATIENCE + runs_in.settings.seconds, max_chars=max_chars)
+    return dataclasses.replace(bound, timeout=_MAX_QUEUE_SECONDS + runs_in.settings.seconds, max_chars=max_chars)
 
 
-def show_outcome(outcome: Outcome, settings: PythonSettings, max_chars: int) -> str:
+def show_result(result: CodeResult, settings: SandboxSettings, max_chars: int) -> str:
     """What the agent reads: the output, and a last line where the code was stopped or crashed."""
-    end = _say_ending(outcome, settings)
-    output = outcome.output.rstrip()
+    end = _describe_exit(result, settings)
+    output = result.output.rstrip()
     if not output and not end:
         return "(no output; print what you want to see)"
     room = max(max_chars - len(end) - 1, 0)
@@ -58,26 +56,26 @@ class _Python:
         Args:
             code: The whole program.
         """
-        outcome = await self.sandbox.run(code)
-        content = show_outcome(outcome, self.sandbox.settings, self.max_chars)
-        return ToolResult(content=content, ok=outcome.ending is Ending.DONE)
+        result = await self.sandbox.run(code)
+        content = show_result(result, self.sandbox.settings, self.max_chars)
+        return ToolResult(content=content, ok=result.exit is ExitKind.FINISHED)
 
 
-def _say_ending(outcome: Outcome, settings: PythonSettings) -> str:
-    match outcome.ending:
-        case Ending.DONE | Ending.RAISED:
+def _describe_exit(result: CodeResult, settings: SandboxSettings) -> str:
+    match result.exit:
+        case ExitKind.FINISHED | ExitKind.EXCEPTION:
             return ""
-        case Ending.TIME:
+        case ExitKind.TIMEOUT:
             return f"Stopped after {settings.seconds:g} s; the code must end sooner."
-        case Ending.MEMORY:
+        case ExitKind.OUT_OF_MEMORY:
             return f"Stopped: the code used more than {settings.memory_mb} MB of memory."
-        case Ending.OUTPUT:
+        case ExitKind.TOO_MUCH_OUTPUT:
             return f"Stopped: the code printed more than {settings.output_kb} kB."
-        case Ending.CRASHED if outcome.number < 0:
-            number = -outcome.number
+        case ExitKind.CRASHED if result.status < 0:
+            number = -result.status
             return f"Crashed: {signal.Signals(number).name} ({signal.strsignal(number)})."
-        case Ending.CRASHED:
-            return f"The code ended its process with status {outcome.number}."
+        case ExitKind.CRASHED:
+            return f"The code ended its process with status {result.status}."
 
 
 def _shorten(text: str, room: int) -> str:

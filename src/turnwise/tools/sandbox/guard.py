@@ -1,7 +1,7 @@
-"""The sandbox's own process: starts the code in a child, watches it, ends all that it started, and reports.
+"""The sandbox's own process: starts the code in a child, watches it, kills all that it started, and reports.
 
-    stdin   a marshalled Request; then open for as long as somebody wants the answer
-    stdout  `ENDING NUMBER PROTECTION,PROTECTION,...`, a line break, and what the code printed
+    stdin   a marshalled Request; then open for as long as the caller waits for the answer
+    stdout  `EXIT_KIND STATUS PROTECTION,PROTECTION,...`, a line break, and what the code printed
 
 Invariant: when this process is gone, so is everything that the code started, and its files. It never runs the code
 itself, and the code's own process is no child of the trainer's.
@@ -29,8 +29,8 @@ def main() -> None:
     request = Request(**marshal.load(sys.stdin.buffer))
     workdir = f"{request.folder}/turnwise-python-{os.getpid()}-{os.urandom(6).hex()}"
     os.mkdir(workdir, 0o700)
-    _volunteer()
-    # A process stays in the world of processes that it was born in, so what watches the code from within is a child.
+    _be_killed_first()
+    # A process stays in the PID namespace that it was born in, so what watches the code from within is a child.
     in_force: list[str] = []
     if kernel is not None and "namespaces" in request.protections and attempt(kernel.enter_namespaces):
         in_force.append("namespaces")
@@ -60,13 +60,13 @@ def _guard(request: Request, workdir: str, in_force: list[str]) -> None:
         work(request, workdir, output_end, ready_end)
     os.close(output_end)
     os.close(ready_end)
-    told = os.read(ready, _CHUNK)
-    if not told:
+    protections = os.read(ready, _CHUNK)
+    if not protections:
         raise RuntimeError(os.read(output, _CHUNK).decode("utf-8", "replace"))
-    ending, number, printed = _watch(worker, output, request)
-    _end_all(worker, alone)
-    in_force += told.decode().split()
-    report = f"{ending} {number} {','.join(in_force)}\n".encode() + printed[: request.output]
+    exit_kind, number, printed = _watch(worker, output, request)
+    _kill_all(worker, alone)
+    in_force += protections.decode().split()
+    report = f"{exit_kind} {number} {','.join(in_force)}\n".encode() + printed[: request.output]
     while report:
         report = report[os.write(1, report) :]
 
@@ -93,27 +93,27 @@ def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]
         if done:
             printed += _read_rest(output, request.output + 1 - len(printed))
         if len(printed) > request.output:
-            return "output", 0, printed
+            return "too_much_output", 0, printed
         if done:
-            return *_judge(status, request.seconds), printed
-    return "time", 0, printed
+            return *_classify(status, request.seconds), printed
+    return "timeout", 0, printed
 
 
-def _judge(status: int, seconds: float) -> tuple[str, int]:
+def _classify(status: int, seconds: float) -> tuple[str, int]:
     code = os.waitstatus_to_exitcode(status)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code == -_SIGXCPU or (code == -_SIGKILL and used.ru_utime + used.ru_stime >= seconds):
-        return "time", 0
-    known = {0: "done", RAISED: "raised", OUT_OF_MEMORY: "memory"}
+        return "timeout", 0
+    known = {0: "finished", RAISED: "exception", OUT_OF_MEMORY: "out_of_memory"}
     return known.get(code, "crashed"), code
 
 
-def _end_all(worker: int, alone: bool) -> None:
-    """Kills until there is nobody left: a killed parent's children become this process's own."""
+def _kill_all(worker: int, alone: bool) -> None:
+    """Kills until no process is left: a killed parent's children become this process's own."""
     deadline = time.monotonic() + _REAP_SECONDS
     while time.monotonic() < deadline:
         if alone:
-            _kill(-1)  # in a world of its own: everybody but this process
+            _kill(-1)  # in a PID namespace of its own: all processes but this one
         else:
             _kill(-worker)
         try:
@@ -130,7 +130,7 @@ def _kill(pid: int) -> None:
     try:  # noqa: SIM105 - contextlib takes long to import
         os.kill(pid, _SIGKILL)
     except OSError:
-        pass  # it was quicker
+        pass  # it has ended already
 
 
 def _children() -> list[int]:
@@ -148,7 +148,7 @@ def _children() -> list[int]:
 
 
 def _watch_exit(worker: int) -> int | None:
-    """A descriptor that is readable once the worker has ended, where the system has such a thing."""
+    """A descriptor that is readable once the worker has ended, where the system offers one."""
     try:
         return os.pidfd_open(worker)
     except (AttributeError, OSError):
@@ -167,7 +167,7 @@ def _read_rest(output: int, limit: int) -> bytes:
     return rest
 
 
-def _volunteer() -> None:
+def _be_killed_first() -> None:
     """Should memory run out, the kernel ends the sandbox before it ends the trainer."""
     try:
         with open("/proc/self/oom_score_adj", "w") as score:
@@ -185,4 +185,4 @@ def _remove(workdir: str) -> None:
         try:  # noqa: SIM105 - as above
             shutil.rmtree(workdir, ignore_errors=True)
         except RecursionError:
-            pass  # nested without end on purpose; the report matters more
+            pass  # nested too deeply, on purpose; the report matters more
