@@ -1,15 +1,16 @@
 """`turnwise serve-search`: a real server on a free port, asked as clients ask it, and as they should not."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -28,16 +29,16 @@ PASSAGES = [
 ]
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(index, **options):
-    with SearchServer(index, port=0, **options) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = SearchServer(index, port=0, **options)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def server():
 
 
 def send(server, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     connection.request(method, path, raw, headers or {})
     response = connection.getresponse()
@@ -116,16 +117,72 @@ def test_a_bad_request_is_told_what_to_send(server, body, words):
     ("method", "path", "body", "headers", "status", "words"),
     [
         ("POST", "/find", {"queries": ["a"]}, {}, 404, "there is nothing at /find; POST to /retrieve"),
-        ("GET", "/retrieve", None, {}, 404, "POST to /retrieve"),
-        ("PUT", "/retrieve", {"queries": ["a"]}, {}, 501, "Unsupported method"),
+        ("GET", "/retrieve", None, {}, 405, "POST to /retrieve"),
+        ("PUT", "/retrieve", {"queries": ["a"]}, {}, 405, "Unsupported method"),
         ("POST", "/retrieve", None, {"Content-Length": str(2**30)}, 413, "send fewer queries at once"),
-        ("POST", "/retrieve", None, {"Content-Length": "-1"}, 411, "does not say its Content-Length"),
     ],
 )
 def test_a_lost_request_is_answered_in_json(server, method, path, body, headers, status, words):
     got, answer = send(server, method, path, body, headers)
     assert got == status
     assert words in answer["error"]
+
+
+def converse(server, *parts, seconds=20):
+    """Sends raw bytes and returns all that comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize("length", [b"-1", b"9" * 5000, b"\xc2\xb2", b"1, 2"])
+def test_a_length_that_is_no_length_is_refused(server, length):
+    request = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % length
+    assert converse(server, request).startswith(b"HTTP/1.1 400 ")
+    assert send(server, "GET", "/health")[0] == 200
+
+
+def test_a_request_in_chunks_is_read_and_its_size_is_limited(server, monkeypatch):
+    def chunked(body):
+        return b"%x\r\n%b\r\n" % (len(body), body)
+
+    head = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = converse(server, head, chunked(b'{"queries": '), chunked(b'["Oslo"]}'), b"0\r\n\r\n")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["result"][0][0]["id"] == "b"
+    monkeypatch.setattr("turnwise.tools.search.server._MAX_BYTES", 100)
+    assert converse(server, head, chunked(b" " * 100), chunked(b" ")).startswith(b"HTTP/1.1 413 ")
+
+
+def test_clients_that_never_finish_hold_up_nobody(monkeypatch):
+    """Half a request on 300 connections: others are served, and the server stops in time."""
+    monkeypatch.setattr("turnwise.tools.search.server._DRAIN_SECONDS", 1)
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        with serving(Bm25Index(PASSAGES)) as server:
+            for half in (b"POST /retr", b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"):
+                for _ in range(150):
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+                    connection.sendall(half)
+            assert send(server, "POST", "/retrieve", {"queries": ["Oslo"]})[0] == 200
+            assert threading.active_count() < threads + 10
+            stopping = time.monotonic()
+        assert time.monotonic() - stopping < 1 + 10
+
+
+def test_a_request_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr("turnwise.tools.search.server._READ_SECONDS", 0.2)
+    with serving(Bm25Index(PASSAGES)) as server:
+        head = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99\r\n\r\n{"
+        answer = converse(server, head)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the request was incomplete after 0.2 seconds" in answer
+
+
+def test_without_its_libraries_the_server_says_what_to_install():
+    code = "import sys; sys.modules['uvicorn'] = None; import turnwise.tools.search.server"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "RunError: the search server needs uvicorn: pip install 'turnwise[serve]'" in result.stderr
 
 
 class Gate:
@@ -166,11 +223,11 @@ def test_requests_that_wait_together_are_searched_together():
         threads = [ask_in_thread(server, answers, 0, "a")]
         assert index.entered.wait(20)
         threads.append(ask_in_thread(server, answers, 1, "bb", "ccc"))
-        wait_for(lambda: server.desk._asked.qsize() == 1)
+        wait_for(lambda: len(server.batcher.waiting) == 1)
         threads.append(ask_in_thread(server, answers, 2, "dddd"))
-        wait_for(lambda: server.desk._asked.qsize() == 2)
+        wait_for(lambda: len(server.batcher.waiting) == 2)
         threads.append(ask_in_thread(server, answers, 3, "e", topk=2))
-        wait_for(lambda: server.desk._asked.qsize() == 3)
+        wait_for(lambda: len(server.batcher.waiting) == 3)
         index.go.set()
         for thread in threads:
             thread.join()
@@ -201,7 +258,7 @@ def test_a_shutdown_answers_what_is_in_flight():
 
 
 def test_a_port_that_is_taken_is_said_to_be_so(server):
-    port = server.server_address[1]
+    port = server.port
     with pytest.raises(RunError, match=f"cannot listen at 127.0.0.1:{port} .*; choose another"):
         SearchServer(Bm25Index(PASSAGES), port=port)
     with pytest.raises(RunError, match=r"cannot listen at 127\.0\.0\.1:99999"):

@@ -3,231 +3,207 @@
     POST /retrieve  {"queries": ["..."], "topk": 5, "return_scores": true}
     GET  /health
 
-Invariant: every request is answered in JSON, mistakes with `{"error": "..."}`; requests that wait together are searched
-together; on shutdown, those in flight are answered first.
+Invariant: every well-formed request is answered in JSON, mistakes with `{"error": "..."}`; requests that wait together
+are searched together; on shutdown, those in flight are answered first, within a bounded time.
 """
 
+import asyncio
 import json
 import logging
-import queue
 import signal
-import socketserver
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from types import FrameType
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.errors import RunError
 from turnwise.tools.search.retrieval import Hit, Index, write_contents
 
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError as missing:
+    raise RunError(f"the search server needs {missing.name}: pip install 'turnwise[serve]'") from None
+
 _logger = logging.getLogger(__name__)
-_MOST_BYTES = 16 * 2**20
-_MOST_QUERIES = 4096
-_MOST_HITS = 1000
-_IDLE_SECONDS = 30.0
+_MAX_BYTES: Final = 16 * 2**20
+_MAX_QUERIES: Final = 4096
+_MAX_HITS: Final = 1000
+_READ_SECONDS: Final = 30.0
+"""For a request to arrive whole."""
+_DRAIN_SECONDS: Final = 10
+"""For requests in flight to be answered after a stop."""
+_EXAMPLE: Final = '{"queries": ["..."], "topk": 3, "return_scores": true}'
 
 
-class _Request(BaseModel):
-    """Keys that are not listed are passed over: clients of other services send some of their own."""
+class _Retrieve(BaseModel):
+    """A request; other keys are ignored, since clients of other services send some of their own."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    queries: list[str] = Field(max_length=_MOST_QUERIES)
-    topk: int | None = Field(default=None, ge=1, le=_MOST_HITS)
+    queries: list[str] = Field(max_length=_MAX_QUERIES)
+    topk: int | None = Field(default=None, ge=1, le=_MAX_HITS)
     return_scores: bool = False
 
 
-class _RefusedError(Exception):
-    """A request that cannot be answered as it is."""
+class _Json(Response):
+    media_type = "application/json; charset=utf-8"
 
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
-        self.status = status
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Asked:
+class _Pending:
     queries: Sequence[str]
     k: int
-    found: Future[list[list[Hit]]] = field(default_factory=Future)
+    found: asyncio.Future[list[list[Hit]]]
 
 
-class _Desk:
-    """One thread that takes all that waits and asks the index once for each number of hits wanted."""
+class _Batcher:
+    """Asks the index once for all requests that wait; those that come meanwhile are the next batch."""
 
     def __init__(self, index: Index) -> None:
+        self.waiting: list[_Pending] = []
         self._index = index
-        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="turnwise-search", daemon=True)
-        self._thread.start()
+        self._searching = asyncio.Lock()
 
-    def find(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        asked = _Asked(queries=queries, k=k)
-        self._asked.put(asked)
-        return asked.found.result()
+    async def find(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        pending = _Pending(queries=queries, k=k, found=asyncio.get_running_loop().create_future())
+        self.waiting.append(pending)
+        async with self._searching:
+            if not pending.found.done():
+                batch, self.waiting = self.waiting, []
+                for k in dict.fromkeys(one.k for one in batch):
+                    await self._search([one for one in batch if one.k == k], k)
+        return await pending.found
 
-    def close(self) -> None:
-        """Answers what was asked before, then ends."""
-        self._asked.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while (first := self._asked.get()) is not None:
-            by_k: dict[int, list[_Asked]] = {first.k: [first]}
-            ending = False
-            while not self._asked.empty() and not ending:
-                asked = self._asked.get()
-                ending = asked is None
-                if asked is not None:
-                    by_k.setdefault(asked.k, []).append(asked)
-            for k, together in by_k.items():
-                self._answer(together, k)
-            if ending:
-                return
-
-    def _answer(self, together: Sequence[_Asked], k: int) -> None:
+    async def _search(self, batch: Sequence[_Pending], k: int) -> None:
+        queries = [query for one in batch for query in one.queries]
         try:
-            hits = iter(self._index.query([query for asked in together for query in asked.queries], k))
-            for asked in together:
-                asked.found.set_result([next(hits) for _ in asked.queries])
-        except Exception as error:  # noqa: BLE001 - it goes to those who asked; the next ones may fare better
-            for asked in together:
-                if not asked.found.done():
-                    asked.found.set_exception(error)
+            hits = await asyncio.to_thread(self._index.query, queries, k)
+            assert len(hits) == len(queries), "an index answers every query"
+        except Exception as error:  # noqa: BLE001 - raised to each request of the batch; the next may fare better
+            for one in batch:
+                one.found.set_exception(error)
+            return
+        for one in batch:
+            one.found.set_result(hits[: len(one.queries)])
+            hits = hits[len(one.queries) :]
 
 
-class SearchServer(socketserver.ThreadingTCPServer):
-    """`with SearchServer(index, port=8000) as server: server.serve_forever()`; port 0 takes any free one."""
-
-    allow_reuse_address = True
-    daemon_threads = False
-    request_queue_size = 128
+class SearchServer:
+    """`SearchServer(index, port=8000).serve()`; port 0 takes any free one."""
 
     def __init__(self, index: Index, *, host: str = "127.0.0.1", port: int = 8000, topk: int = 3) -> None:
-        """Listens, but answers nothing until `serve_forever`; `topk` is for requests that do not say."""
-        self.topk = topk
-        self.passages = len(index.passages)
-        self.desk = _Desk(index)
+        """Listens, but answers nothing until `serve`; `topk` is for requests that name none."""
         try:
-            super().__init__((host, port), _Handler)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=2048)
         except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise RunError(f"cannot listen at {host}:{port} ({said}); choose another by --host and --port") from None
+            reason = getattr(error, "strerror", None) or error
+            raise RunError(f"cannot listen at {host}:{port} ({reason}); choose another by --host and --port") from None
+        bound, self.port = self._socket.getsockname()[:2]
+        self.url = f"http://[{bound}]:{self.port}" if family == socket.AF_INET6 else f"http://{bound}:{self.port}"
+        self.batcher = _Batcher(index)
+        self._passages = len(index.passages)
+        self._topk = topk
+        app = Starlette(
+            routes=[
+                Route("/retrieve", self._retrieve, methods=["POST"]),
+                Route("/retrieve/", self._retrieve, methods=["POST"]),
+                Route("/health", self._health, methods=["GET"]),
+            ],
+            exception_handlers={HTTPException: _refuse},
+        )
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_DRAIN_SECONDS,
+            )
+        )
 
-    @property
-    def url(self) -> str:
-        """Where it listens: `http://127.0.0.1:8000`."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
+    def serve(self) -> None:
+        """Answers until `stop` is called or, in the main thread, SIGINT or SIGTERM comes."""
+        self._server.run(sockets=[self._socket])
 
-    def server_close(self) -> None:
-        super().server_close()  # waits for the threads of requests in flight
-        self.desk.close()
+    def stop(self) -> None:
+        """Makes `serve` answer what is in flight and return; from any thread."""
+        self._server.should_exit = True
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        _logger.info("the connection of %s broke", client_address, exc_info=True)
+    async def _health(self, request: Request) -> Response:
+        return _Json({"status": "ok", "passages": self._passages})
+
+    async def _retrieve(self, request: Request) -> Response:
+        asked = _parse(await _read_body(request))
+        try:
+            found = await self.batcher.find(asked.queries, asked.topk or self._topk)
+        except Exception as error:  # the boundary: the client reads what the index raised
+            _logger.warning("a search failed", exc_info=True)
+            raise HTTPException(500, f"the search failed: {error}") from None
+        show = _with_score if asked.return_scores else _document
+        return _Json({"result": [[show(hit) for hit in hits] for hits in found]})
 
 
 def serve_search(server: SearchServer, ready: Callable[[str], None]) -> None:
-    """Serves until interrupted or terminated, then answers what is in flight; `ready` is told the address."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        # shutdown waits for serve_forever, which this very thread is in.
-        threading.Thread(target=server.shutdown, daemon=True).start()
-
-    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Serves until SIGINT or SIGTERM, then answers what is in flight; `ready` is called with the address."""
+    # uvicorn raises the signal again once it has stopped; with no handler the process would die of it.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with server:
-            ready(server.url)
-            server.serve_forever(poll_interval=0.1)
+        ready(server.url)
+        server.serve()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: SearchServer
-    server_version = "turnwise"
-    protocol_version = "HTTP/1.1"
-    timeout = _IDLE_SECONDS
-
-    def do_POST(self) -> None:
-        self._answer(self._retrieve)
-
-    def do_GET(self) -> None:
-        self._answer(self._tell)
-
-    def _answer(self, work: Callable[[], Mapping[str, object]]) -> None:
-        status = HTTPStatus.OK
-        try:
-            answer = work()
-        except _RefusedError as error:
-            status, answer = error.status, {"error": str(error)}
-        self._send(status, answer)
-
-    def _tell(self) -> Mapping[str, object]:
-        if self.path.partition("?")[0] == "/health":
-            return {"status": "ok", "passages": self.server.passages}
-        raise _lost(self.path)
-
-    def _retrieve(self) -> Mapping[str, object]:
-        body = self._read_body()
-        if self.path.partition("?")[0].rstrip("/") != "/retrieve":
-            raise _lost(self.path)
-        request = _read_request(body)
-        try:
-            found = self.server.desk.find(request.queries, request.topk or self.server.topk)
-        except Exception as error:  # the boundary: whatever an index raises is told to the client
-            _logger.warning("a search failed", exc_info=True)
-            raise _RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, f"the search failed: {error}") from None
-        show = _with_score if request.return_scores else _document
-        return {"result": [[show(hit) for hit in hits] for hits in found]}
-
-    def _read_body(self) -> bytes:
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            raise _RefusedError(HTTPStatus.LENGTH_REQUIRED, "the request does not say its Content-Length")
-        if int(length) > _MOST_BYTES:
-            words = f"the request has {length} bytes; at most {_MOST_BYTES} are read: send fewer queries at once"
-            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
-        return self.rfile.read(int(length))
-
-    def _send(self, status: HTTPStatus, answer: Mapping[str, object]) -> None:
-        body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
-        self.close_connection = True
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class finds wrong with a request, in JSON as well."""
-        status = HTTPStatus(code)
-        self._send(status, {"error": message or status.phrase})
-
-    def log_message(self, format: str, *args: object) -> None:
-        _logger.debug(format, *args)
-
-
-def _read_request(body: bytes) -> _Request:
+async def _read_body(request: Request) -> bytes:
+    body = b""
+    too_long = HTTPException(413, f"the request has more than {_MAX_BYTES} bytes: send fewer queries at once")
+    if int(request.headers.get("Content-Length", 0)) > _MAX_BYTES:
+        raise too_long
     try:
-        return _Request.model_validate_json(body)
+        async with asyncio.timeout(_READ_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MAX_BYTES:
+                    raise too_long
+    except TimeoutError:
+        raise HTTPException(408, f"the request was incomplete after {_READ_SECONDS:g} seconds") from None
+    return body
+
+
+def _parse(body: bytes) -> _Retrieve:
+    try:
+        return _Retrieve.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the request"
-        example = '{"queries": ["..."], "topk": 3, "return_scores": true}'
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}; send {example}") from None
+        raise HTTPException(400, f"{where}: {first['msg']}; send {_EXAMPLE}") from None
 
 
-def _lost(path: str) -> _RefusedError:
-    return _RefusedError(HTTPStatus.NOT_FOUND, f"there is nothing at {path}; POST to /retrieve, or GET /health")
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is registered for these alone"
+    message = error.detail
+    if error.status_code == 404:
+        message = f"there is nothing at {request.url.path}; POST to /retrieve, or GET /health"
+    elif error.status_code == 405:
+        message = f"Unsupported method {request.method}: POST to /retrieve, or GET /health"
+    return _Json({"error": message}, status_code=error.status_code, headers=error.headers)
 
 
 def _document(hit: Hit) -> dict[str, object]:
