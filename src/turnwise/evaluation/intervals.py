@@ -1,7 +1,7 @@
-"""Shares of successes and how sure of them we are: pure functions of counts.
+"""Success rates, pass@k and their confidence intervals: pure functions of counts.
 
-Invariant: tasks are what is sampled at random. Responses to one task are alike, so an interval over tasks takes each
-task as a whole; Wilson's takes every trial as independent, which holds where each task has one response.
+Invariant: tasks are what is sampled at random. Responses to one task are correlated, so the bootstrap resamples whole
+tasks; Wilson's interval takes every trial as independent, which holds where each task has one response.
 """
 
 import math
@@ -15,7 +15,7 @@ _RESAMPLES: Final = 2000
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95% score interval of a share: `wilson_interval(8, 10)` is (.490, .943)."""
+    """The 95% score interval of a success rate: `wilson_interval(8, 10)` is (.490, .943)."""
     if trials == 0:
         return 0.0, 1.0
     share = successes / trials
@@ -25,10 +25,10 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def bootstrap_interval(successes: Sequence[int], trials: Sequence[int], *, seed: int) -> tuple[float, float]:
-    """The 95% percentile bootstrap interval of the share of successes, over tasks drawn with replacement.
+    """The 95% percentile bootstrap interval of the success rate, over tasks drawn with replacement.
 
-    `successes[i]` of the `trials[i]` responses to task i succeeded. Where all tasks are alike, so are all draws: the
-    interval is then a point, and Wilson's says more.
+    `successes[i]` of the `trials[i]` responses to task i succeeded. Where all tasks have the same rate, so
+    have all draws: the interval is then a point, and Wilson's is more informative.
     """
     won, tried = np.asarray(successes, np.int64), np.asarray(trials, np.int64)  # [tasks]
     won, tried = won[tried > 0], tried[tried > 0]
@@ -52,7 +52,7 @@ def pass_at_k(trials: int, successes: int, k: int) -> float:
 
 
 def pass_curve(successes: Sequence[int], trials: Sequence[int]) -> dict[int, float]:
-    """Mean pass@k over tasks for k = 1, 2, 4, ...: `{1: .25, 2: .41, 4: .6}`; a task with fewer trials sits out."""
+    """Mean pass@k over tasks for k = 1, 2, 4, ...: `{1: .25, 2: .41, 4: .6}`; a task with fewer trials is left out."""
     counts = list(zip(trials, successes, strict=True))
     most = max(trials, default=0)
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]

@@ -20,7 +20,7 @@ from turnwise.types import ToolResult, ToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Waiting:
-    """A validated call and the promise of its result."""
+    """A validated call and the future of its result."""
 
     values: Mapping[str, object]
     result: asyncio.Future[ToolResult]

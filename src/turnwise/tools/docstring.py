@@ -1,4 +1,4 @@
-"""Reads a Google-style docstring: the words a model is told about a tool and about each of its parameters."""
+"""Reads a Google-style docstring: what the model reads about a tool and about each of its parameters."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ class Docstring:
     """`Docstring(description="Searches the web.", parameters={"query": "What to look for."})`."""
 
     description: str
-    """All that stands before the first section."""
+    """Everything before the first section."""
     parameters: dict[str, str]
 
 

@@ -24,12 +24,12 @@ _SHOWN_ERRORS = 4
 
 
 class BadArgumentsError(Exception):
-    """Arguments that do not fit the function, in words for the model."""
+    """Arguments that do not fit the function; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter of a function, under the name the model is told."""
+    """One parameter of a function, under the name the model sees."""
 
     name: str
     annotation: object
@@ -59,7 +59,7 @@ class Parameters:
             )
             self.schema = _tidy(self._model.model_json_schema(schema_generator=_QuietSchema))
         except (PydanticUserError, TypeError) as error:
-            raise _unfit(tool, parameters, error) from error
+            raise _unsupported(tool, parameters, error) from error
         self.usage = f"{tool}({', '.join(_describe(name, self.schema) for name in self.names)})"
 
     def read(self, arguments: str) -> dict[str, object]:
@@ -78,9 +78,9 @@ class Parameters:
             return f"the arguments are not valid JSON ({where}). Usage: {self.usage}"
         if not errors[0]["loc"]:
             return f"the arguments must be one JSON object such as {self._example()}. Usage: {self.usage}"
-        told = "; ".join(self._explain_one(detail) for detail in errors[:_SHOWN_ERRORS])
+        problems = "; ".join(self._explain_one(detail) for detail in errors[:_SHOWN_ERRORS])
         more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-        return f"{told}{more}. Usage: {self.usage}"
+        return f"{problems}{more}. Usage: {self.usage}"
 
     def _explain_one(self, detail: ErrorDetails) -> str:
         path = ".".join(map(str, detail["loc"]))
@@ -125,13 +125,13 @@ def read_parameters(
         if name not in known:
             hint = suggest(name, known)
             raise ToolError(
-                f"tool '{tool}': the docstring's Args name '{name}'{hint}, which is not a parameter; mend it"
+                f"tool '{tool}': the docstring's Args name '{name}'{hint}, which is not a parameter; correct it"
             )
     return tuple(parameters)
 
 
 class _QuietSchema(GenerateJsonSchema):
-    # A default that JSON cannot say (a sentinel) is simply not told to the model.
+    # A default that JSON cannot express (a sentinel) is left out of the schema.
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - declared so by pydantic
 
 
@@ -174,7 +174,7 @@ def _walk(node: Mapping[str, Json], definitions: Mapping[str, Json] | None, insi
 
 
 def _describe(name: str, schema: Mapping[str, Json]) -> str:
-    """`k: integer = 5`, as the model is shown it when it got a call wrong."""
+    """`k: integer = 5`, as in the usage line that the model reads after a wrong call."""
     node = cast(Mapping[str, Mapping[str, Json]], schema["properties"])[name]
     default = f" = {json.dumps(node['default'], ensure_ascii=False)}" if "default" in node else ""
     optional = "" if default or name in cast(list[str], schema.get("required", [])) else " (optional)"
@@ -194,7 +194,7 @@ def _type_words(node: Mapping[str, Json]) -> str:
     return str(node.get("type", "any"))
 
 
-def _unfit(tool: str, parameters: tuple[Parameter, ...], error: Exception) -> ToolError:
+def _unsupported(tool: str, parameters: tuple[Parameter, ...], error: Exception) -> ToolError:
     for parameter in parameters:
         try:
             TypeAdapter(cast(type, parameter.annotation)).json_schema(schema_generator=_QuietSchema)

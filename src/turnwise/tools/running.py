@@ -1,7 +1,7 @@
-"""Runs a tool's function for a limited time, without letting it hold up anything else.
+"""Runs foreign code, such as a tool's function, with a deadline and without blocking anything else.
 
-Invariant: a call that hangs costs one daemon thread and nothing more. There is no pool to exhaust, nothing
-waits for the thread, and it cannot keep the process from exiting.
+Invariant: a call that hangs costs one daemon thread and nothing more. There is no pool to exhaust, nothing waits for
+the thread, and it cannot keep the process from exiting.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class TimedOutError(Exception):
-    """The function did not return within its seconds."""
+    """The function did not return before its deadline."""
 
 
 def abandoned_threads() -> int:
@@ -43,7 +43,7 @@ async def run_in_thread(work: Callable[[], object], seconds: float) -> object:
             value = work()
         except BaseException as raised:  # noqa: BLE001 - handed to the caller, exit and interrupts included
             error = raised
-        # An abandoned thread may outlive its loop; then nobody wants the outcome.
+        # An abandoned thread may outlive its loop; its result is then dropped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 
@@ -54,7 +54,7 @@ async def run_in_thread(work: Callable[[], object], seconds: float) -> object:
         value, error = await _within(outcome, seconds)
     except (TimedOutError, asyncio.CancelledError):
         _abandoned.add(thread)
-        _logger.warning("left a tool's thread behind; %d still running", abandoned_threads())
+        _logger.warning("a call was abandoned in its thread; abandoned threads still running: %d", abandoned_threads())
         raise
     if error is not None:
         raise _contained(error)
@@ -90,7 +90,7 @@ async def _within(future: asyncio.Future[T], seconds: float) -> T:
 
 def _give_up(future: asyncio.Future[T]) -> None:
     future.cancel()
-    # Reading the exception keeps asyncio from logging one that nobody waits for any more.
+    # Reading the exception keeps asyncio from logging one that is no longer awaited.
     future.add_done_callback(lambda settled: None if settled.cancelled() else settled.exception())
 
 

@@ -1,7 +1,7 @@
 """`@tool`: a typed, documented Python function becomes something a model can call.
 
-Invariant: `Tool.call` answers every call with a ToolResult. Bad JSON, wrong arguments, an exception or a
-timeout is told to the model in words; only the cancellation of the caller itself gets through.
+Invariant: `Tool.call` answers every call with a ToolResult. Bad JSON, wrong arguments, an exception or a timeout
+becomes text that the model reads; only the cancellation of the caller itself is raised.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ class Tool:
 
     function: Callable[..., object]
     spec: ToolSpec
-    """What the model is told."""
+    """Name, description and JSON schema, as the model sees them."""
     parameters: Parameters
     timeout: float
-    """Seconds until a call is given up."""
+    """Seconds until a call times out."""
     max_chars: int
     """Longer output is cut, with a note."""
     quick: bool
@@ -56,7 +56,7 @@ class Tool:
         """Runs the function on the JSON object the model wrote: `await search.call('{"query": "Oslo"}')`."""
         try:
             return await self._invoke(self.parameters.read(arguments))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary: whatever a tool does becomes words
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary: whatever a tool raises becomes text
             return self._explain(error)
 
     async def _invoke(self, values: Mapping[str, object]) -> ToolResult:
@@ -83,7 +83,7 @@ class Tool:
 
 
 class ToolDecorator(Protocol):
-    """What `@tool(...)` with options gives."""
+    """What `@tool(...)` with options returns."""
 
     def __call__(self, function: Callable[..., object], /) -> Tool: ...
 
@@ -103,7 +103,7 @@ def tool(
     max_chars: int = 4000,
     quick: bool = False,
 ) -> Tool | ToolDecorator:
-    """Turns a typed function or method, sync or async, into a `Tool`; the docstring is what the model is told.
+    """Turns a typed function or method, sync or async, into a `Tool`; the model reads its docstring.
 
         @tool
         def lookup(city: str, year: int = 2024) -> str:
@@ -115,9 +115,9 @@ def tool(
 
     Args:
         name: What the model calls it; the function's own name by default.
-        timeout: Seconds until a call is given up. Quick tools have none.
+        timeout: Seconds until a call times out. Quick tools have no timeout.
         max_chars: Longer output is cut, with a note.
-        quick: Says the function is pure and fast: it runs inline, in order, without a thread.
+        quick: For a pure and fast function: it runs inline, in order, without a thread.
     """
 
     def decorate(function: Callable[..., object], /) -> Tool:
@@ -140,7 +140,7 @@ def tool(
 
 
 def read_function(function: Callable[..., object], name: str | None) -> tuple[str, str, tuple[Parameter, ...]]:
-    """The name, the description and the parameters of a function that is to be a tool, or a ToolError."""
+    """The name, description and parameters of a function; a ToolError where it cannot be a tool."""
     called = name or str(getattr(function, "__name__", type(function).__name__))
     if not _NAME.fullmatch(called):
         raise ToolError(f"'{called}' cannot name a tool: use 1 to 64 letters, digits, _ or -, by `name=...`")
@@ -179,9 +179,9 @@ def present(returned: object, max_chars: int) -> ToolResult:
     return ToolResult(content=legible(content, max_chars))
 
 
-def refuse(words: str, max_chars: int) -> ToolResult:
-    """A call that came to nothing, and why."""
-    return ToolResult(content=legible(words, max_chars), ok=False)
+def refuse(message: str, max_chars: int) -> ToolResult:
+    """The result of a call that could not be made or failed."""
+    return ToolResult(content=legible(message, max_chars), ok=False)
 
 
 def legible(content: str, max_chars: int) -> str:

@@ -30,7 +30,7 @@ def index_tools(tools: Sequence[Tool]) -> dict[str, Tool]:
 
 
 async def run_calls(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[ToolResult]:
-    """Runs the calls of one turn concurrently; a call that cannot be made is answered in words."""
+    """Runs the calls of one turn concurrently; a call that cannot be made gets an error message as its result."""
     by_name = index_tools(tools)
     return list(await asyncio.gather(*(_run_call(by_name, call) for call in calls)))
 

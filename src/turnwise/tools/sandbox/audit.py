@@ -1,7 +1,7 @@
-"""Refuses, inside Python and in words, what code in the sandbox may not do.
+"""Refuses, inside Python and with a message, what code in the sandbox may not do.
 
-Where the kernel enforces the same, this gives its refusals a reason; where it cannot, this is all there is, and that is
-no boundary against code that is out to break it. Invariant: on every machine the same code meets the same refusal.
+Where the kernel enforces the same, this gives its refusals a reason; where it does not, this is all there is, and it is
+no boundary against an attacker. Invariant: on every machine the same code gets the same refusal.
 """
 
 import os

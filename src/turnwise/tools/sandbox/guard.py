@@ -38,7 +38,7 @@ def main() -> None:
     if guard == 0:
         try:
             _guard(request, workdir, in_force)
-        except BaseException:  # noqa: BLE001 - the trainer reads it in place of a report; nothing else may run after it
+        except BaseException:  # noqa: BLE001 - the trainer reads it in place of a report; nothing may run after it
             sys.excepthook(*sys.exc_info())
         os._exit(0)
     os.waitpid(guard, 0)
@@ -72,7 +72,7 @@ def _guard(request: Request, workdir: str, in_force: list[str]) -> None:
 
 
 def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]:
-    """How it ended, with which exit status or signal, and what was printed until then."""
+    """The kind of exit, the exit status or signal, and what was printed until then."""
     deadline = time.monotonic() + request.seconds
     exited = _watch_exit(worker)
     poll = select.poll()

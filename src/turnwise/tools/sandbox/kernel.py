@@ -1,4 +1,4 @@
-"""What Linux can be asked to hold a process to: namespaces, a read-only tree, Landlock, a filter of system calls.
+"""The restrictions that Linux can put on a process: namespaces, read-only mounts, Landlock, a seccomp filter.
 
 Invariant: each function puts its protection in force or raises OSError. All of them work without privileges where the
 kernel allows it, bind every later child too, and cannot be undone. Imported by the sandbox's own process alone, whose
@@ -13,7 +13,7 @@ import struct
 import sys
 
 if sys.platform != "linux":
-    raise ImportError("these are Linux's own")
+    raise ImportError("these calls exist on Linux alone")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -90,7 +90,7 @@ def adopt_orphans() -> None:
 
 
 def enter_namespaces() -> None:
-    """No network from here on, and later children are in a world of processes of their own, the first as its init."""
+    """No network from here on, and later children are in a PID namespace of their own, the first as its init."""
     uid, gid = os.geteuid(), os.getegid()
     wanted = _NEW_PIDS | _NEW_NETWORK | _NEW_IPC
     try:
@@ -105,7 +105,7 @@ def enter_namespaces() -> None:
 
 
 def mount_workdir(folder: str, size: int) -> None:
-    """All files become read-only but `folder`'s, which is empty, holds `size` bytes and ends with the process."""
+    """Mounts all read-only but `folder`, which becomes an empty tmpfs of `size` bytes that ends with the process."""
     _check(_libc.unshare(_NEW_MOUNTS))
     _mount(b"none", b"/", None, _MS_RECURSIVE | _MS_PRIVATE, None)
     options = f"size={size},nr_inodes={_MAX_FILES},mode=0700"
@@ -136,7 +136,7 @@ def restrict_files(readable: list[str], writable: list[str]) -> None:
 
 
 def filter_system_calls() -> None:
-    """Seccomp: no sockets, no processes (threads are allowed), no hand on other processes, no uncounted memory."""
+    """Seccomp: no sockets, no processes (threads are allowed), no access to other processes, no uncounted memory."""
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no filter is known for {machine}")
@@ -160,7 +160,7 @@ def _write_filter(column: int, machine: int, *, pid: int) -> bytes:
     for numbers in _REFUSED.values():
         if (number := numbers[column]) is not None:
             program += [(_EQUAL, 0, 1, number), refuse]
-    # The flags of clone3 lie in memory, where no filter sees them; told that it does not exist, libc takes clone.
+    # The flags of clone3 lie in memory, where no filter sees them; where it does not exist, libc falls back to clone.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     allowed_first = [
         (_CLONE, (_ANY_BIT, 0, 1, _CLONE_THREAD)),
@@ -203,7 +203,7 @@ def _system_call(number: int, *arguments: "int | bytes | ctypes.Array[ctypes.c_c
 
 
 def _whole(arguments: tuple[object, ...]) -> list[object]:
-    """Integers as wide as a register, in whose upper half the kernel would otherwise find what was left there."""
+    """Integers as wide as a register, whose upper half would otherwise hold whatever was left there."""
     return [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
 
 

@@ -1,6 +1,6 @@
-"""The process that runs the code: gives up what the code shall not have, and then hands over to it.
+"""The process that runs the code: drops what the code must not have, then runs it.
 
-Invariant: before the first line of the code runs, every limit and every protection that was asked for and can be had is
+Invariant: before the first line of the code runs, every limit and every requested protection that the machine offers is
 in force, and the guard knows which those are. Its start is part of every call: so it imports next to nothing.
 """
 
@@ -26,7 +26,7 @@ _DATA = ("/usr/share/zoneinfo", "/etc/localtime", "/etc/ld.so.cache", "/dev/zero
 
 
 class Request:
-    """What the trainer asks for; a plain class, because `dataclasses` alone would take longer than all the rest."""
+    """The trainer's request; a plain class, because importing `dataclasses` would take longer than all the rest."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Request:
 
 
 def attempt(protection: Callable[..., None], *arguments: object) -> bool:
-    """Whether the kernel gives a protection; what it does not give is missing from the report and nothing worse."""
+    """Whether a protection could be put in force; one that could not is missing from the report, and no error."""
     try:
         protection(*arguments)
     except OSError:
@@ -66,7 +66,7 @@ def attempt(protection: Callable[..., None], *arguments: object) -> bool:
 def work(request: Request, workdir: str, output: int, ready: int) -> None:
     """Turns a child of the guard's into the process that runs the code; does not return.
 
-    Tells the protections in force on `ready`, and closes it, before the code starts.
+    Writes the protections in force to `ready`, and closes it, before the code starts.
     """
     os.setsid()
     _replace_files(output, ready)
@@ -118,7 +118,7 @@ def _limit(request: Request) -> list[str]:
     _set_limit(resource.RLIMIT_FSIZE, request.disk)
     _set_limit(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
     if sys.platform != "linux":
-        return []  # macOS takes a limit on memory and does not keep to it
+        return []  # macOS accepts a limit on memory and ignores it
     with open("/proc/self/statm") as statm:
         taken = int(statm.read().split()[0]) * resource.getpagesize()
     _set_limit(resource.RLIMIT_AS, taken + request.memory)
@@ -126,7 +126,7 @@ def _limit(request: Request) -> list[str]:
 
 
 def _set_limit(which: int, soft: int, hard: int | None = None) -> None:
-    """Never above the limit that is there already, which nobody but root may raise."""
+    """Never above the present limit, which only root may raise."""
     ceiling = resource.getrlimit(which)[1]
     hard = soft if hard is None else hard
     hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)

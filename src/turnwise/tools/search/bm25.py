@@ -24,11 +24,11 @@ from turnwise.tools.search.retrieval import Hit, Passage, best_positions, check_
 
 @contextmanager
 def _absent(module: str) -> Iterator[None]:
-    """Within it, importing the module fails, unless somebody has imported it already."""
+    """Makes importing the module fail within the block, unless it was imported before."""
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # the import system's own sign for "not there"
+    sys.modules[module] = None  # type: ignore[assignment]  # the import system's own mark for "not there"
     try:
         yield
     finally:
@@ -43,11 +43,11 @@ _WORD = re.compile(r"\w+")
 _COMMON = 8
 _ROW_BYTES = 2**28
 
-# bm25s sets its own logger to DEBUG, which would speak through any handler of the root logger.
+# bm25s sets its own logger to DEBUG, which would reach every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 BM25_SETTINGS = f"lucene k1=1.5 b=0.75 bm25s {bm25s.__version__}"
-"""All that the scores depend on beside the passages."""
+"""Everything that the scores depend on beside the passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 """`read_corpus`: passages from JSON lines, Parquet, or a folder of one's own text files.
 
 Invariant: every passage has an id that no other has, a title and a text; what cannot be read is an error that names
-the file and the line, so that no passage is lost in silence.
+the file and the line, so that no passage is lost silently.
 """
 
 import gzip
@@ -26,7 +26,7 @@ def read_corpus(path: str | Path) -> list[Passage]:
     """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file, or of a folder of `.txt` and `.md` files.
 
     A passage is `{"id": "p7", "title": "Lumen", "text": "Lumen was founded ..."}`, or has its title as the first line
-    of `contents` in place of the two. Without an id it is called by its line; without a title, by its first words.
+    of `contents` in place of the two. A missing id becomes the line number, a missing title the first words.
     """
     path = Path(path)
     if path.is_dir():
@@ -102,8 +102,8 @@ def _collect(path: Path, unit: str, entries: Iterator[tuple[int, Mapping[str, ob
         passages.append(passage)
         untitled += not titled
     if untitled:
-        said = "%s: %d of %d passages have no title; their first words stand in"
-        _logger.warning(said, path, untitled, len(passages))
+        message = "%s: %d of %d passages have no title; their first words stand in"
+        _logger.warning(message, path, untitled, len(passages))
     return passages
 
 
@@ -126,7 +126,7 @@ def _read_passage(where: str, number: int, entry: Mapping[str, object]) -> tuple
 
 
 def _read_folder(folder: Path) -> Iterator[Passage]:
-    """Passages of some 100 words, called by file and number: `notes/oslo.md#2`."""
+    """Passages of some 100 words, with file and number as id: `notes/oslo.md#2`."""
     files = sorted(
         file
         for file in folder.rglob("*")

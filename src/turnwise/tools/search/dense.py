@@ -67,7 +67,7 @@ class DenseIndex:
         index = cls.__new__(cls)
         index.passages = check_passages(passages)
         index._encoder = encoder
-        # "c" maps the file and lets nobody write to it; torch warns of an array that says it is read-only.
+        # "c" maps the file copy-on-write; torch warns about an array that is marked read-only.
         index._vectors = np.load(folder / "vectors.npy", mmap_mode="c")
         if len(index._vectors) != len(index.passages):
             raise ValueError(f"it has {len(index._vectors)} vectors for {len(index.passages)} passages")
@@ -100,7 +100,7 @@ class DenseIndex:
 
 
 def require(module: str, purpose: str) -> None:
-    """One line that names the extra, where an optional module is not installed."""
+    """Raises a ToolError that names the extra, where an optional module is not installed."""
     if find_spec(module) is None:
         raise ToolError(f"{purpose} needs {module}, which is not installed: pip install 'turnwise[dense]'")
 

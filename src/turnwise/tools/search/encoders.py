@@ -137,5 +137,5 @@ def _is_sentence_transformer(name: str) -> bool:
 
 
 def _not_an_encoder(name: str, error: Exception) -> ModelError:
-    said = " ".join(str(error).split())[:200]
-    return ModelError(f"encoder '{name}' cannot be loaded; give a folder or a model on the Hugging Face hub ({said})")
+    reason = " ".join(str(error).split())[:200]
+    return ModelError(f"encoder '{name}' cannot be loaded; give a folder or a model on the Hugging Face hub ({reason})")

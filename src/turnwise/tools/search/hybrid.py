@@ -24,13 +24,13 @@ class HybridIndex:
         constant: float = 60.0,
         depth: int = 100,
     ) -> None:
-        """Checks that the indexes speak of the same passages.
+        """Checks that the indexes have the same passages.
 
         Args:
-            indexes: Whom to ask.
-            weights: How much each one's ranks count; all alike by default.
-            constant: Larger ones make the first ranks count less against agreement further down.
-            depth: How far down each list is read, or `k` where that is more.
+            indexes: What to fuse.
+            weights: One per index; equal by default.
+            constant: A larger one favours agreement between indexes over a first rank in one of them.
+            depth: How many hits of each index are read, or `k` where that is more.
         """
         if not indexes:
             raise ToolError("a hybrid index joins others; give it at least one")

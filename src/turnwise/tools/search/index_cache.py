@@ -57,7 +57,7 @@ def load_or_build(
         try:
             return load(kept)
         except (OSError, ValueError, EOFError) as error:
-            _logger.warning("%s: this index cannot be read (%s) and is built anew", kept, error)
+            _logger.warning("%s: this index cannot be read (%s) and is rebuilt", kept, error)
             shutil.rmtree(kept, ignore_errors=True)
     built = build()
     try:

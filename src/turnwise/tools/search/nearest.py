@@ -24,7 +24,7 @@ _DECIMALS = 5
 
 
 class Nearest(Protocol):
-    """Cosines (Q, K) and places (Q, K), best first; the place -1 says there is no more."""
+    """Cosines (Q, K) and places (Q, K), best first; a place of -1 stands for no result."""
 
     def search(self, queries: Vectors, k: int) -> tuple[Vectors, npt.NDArray[np.int64]]: ...
 
@@ -96,8 +96,8 @@ class Faiss:
             index = self._faiss.index_factory(rows.shape[1], factory, self._faiss.METRIC_INNER_PRODUCT)
             index.train(rows)
         except RuntimeError as error:
-            said = str(error).strip().splitlines()[-1]
-            raise ToolError(f"faiss='{factory}' does not fit {len(rows)} passages: {said}") from None
+            reason = str(error).strip().splitlines()[-1]
+            raise ToolError(f"faiss='{factory}' does not fit {len(rows)} passages: {reason}") from None
         index.add(rows)
         return index
 

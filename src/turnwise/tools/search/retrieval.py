@@ -1,6 +1,6 @@
 """What every search backend is: queries in, ranked hits out; how scores become ranks, and passages one string.
 
-Invariant: hits are ranked by score and, where scores are equal, by the order of the passages, whoever found them.
+Invariant: hits are ranked by score and, where scores are equal, by the order of the passages, in every index.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ class Index(Protocol):
 
 
 class SearchDownError(Exception):
-    """A search service that gave no answer that could be read, however often it was asked."""
+    """A search service that gave no usable answer, retries included."""
 
 
 def check_k(k: int) -> None:
-    """Refuses a number of hits that nobody can mean."""
+    """Refuses a number of hits below 1."""
     if k < 1:
         raise ToolError(f"k is {k}; ask for at least 1 passage")
 

@@ -97,7 +97,7 @@ class Searcher:
         self.index = index
         self.k = k
         self.max_seconds = index.max_seconds + 1.0 if isinstance(index, HttpIndex) else _SECONDS
-        """The seconds after which a search has surely failed."""
+        """Seconds after which a search has its hits or has failed."""
         self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -114,7 +114,7 @@ class Searcher:
         return await found
 
     def find_now(self, query: str) -> list[Hit]:
-        """The hits for one query, asked for alone."""
+        """The hits for one query, without batching."""
         return self.index.query([query], self.k)[0]
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +129,7 @@ class Searcher:
         try:
             answers = await self._ask([query for query, _ in batch])
             assert len(answers) == len(batch), "an index answers every query"
-        except Exception as error:  # noqa: BLE001 - each caller has it raised to it
+        except Exception as error:  # noqa: BLE001 - raised to every caller
             for _, found in batch:
                 if not found.done():
                     found.set_exception(error)
