@@ -4,30 +4,17 @@ Invariant: calls made in the same tick of the event loop, by any episode, share 
 validated, answered and cancelled on its own.
 """
 
-import asyncio
 import dataclasses
 import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args, get_origin
 
 from turnwise.errors import ToolError
+from turnwise.tools.batching import TickBatcher
 from turnwise.tools.parameters import Parameter, Parameters
 from turnwise.tools.tool import Tool, check_limits, is_method, present, read_function
 from turnwise.types import ToolResult, ToolSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Waiting:
-    """A validated call and the future of its result."""
-
-    values: Mapping[str, object]
-    result: asyncio.Future[ToolResult]
-
-
-def _no_calls() -> weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Waiting]]:
-    return weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,37 +23,17 @@ class BatchedTool(Tool):
 
     max_batch: int
     """The most calls that share one invocation; more make several, side by side."""
-    _waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Waiting]] = field(
-        init=False, default_factory=_no_calls
-    )
-    _running: set[asyncio.Task[None]] = field(init=False, default_factory=set)
-    """Holds the tasks: the event loop itself keeps only weak references."""
+    _batcher: TickBatcher[Mapping[str, object], ToolResult] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_batcher", TickBatcher(self._answer, max_batch=self.max_batch))
 
     async def _invoke(self, values: Mapping[str, object]) -> ToolResult:
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting.setdefault(loop, [])
-        if not waiting:
-            loop.call_soon(self._start, loop)
-        call = _Waiting(values=values, result=loop.create_future())
-        waiting.append(call)
-        return await call.result
+        return await self._batcher.submit(values)
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = [call for call in self._waiting.pop(loop) if not call.result.done()]
-        for first in range(0, len(waiting), self.max_batch):
-            task = loop.create_task(self._answer(waiting[first : first + self.max_batch]))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-
-    async def _answer(self, batch: Sequence[_Waiting]) -> None:
-        columns = {name: [call.values[name] for call in batch] for name in self.parameters.names}
-        try:
-            results = self._split(await self._run(columns), len(batch))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary, as for a single call
-            results = [self._explain(error)] * len(batch)
-        for call, result in zip(batch, results, strict=True):
-            if not call.result.done():
-                call.result.set_result(result)
+    async def _answer(self, batch: Sequence[Mapping[str, object]]) -> list[ToolResult]:
+        columns = {name: [values[name] for values in batch] for name in self.parameters.names}
+        return self._split(await self._run(columns), len(batch))
 
     def _split(self, returned: object, calls: int) -> list[ToolResult]:
         if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):

@@ -4,18 +4,17 @@ Invariant: queries of one tick of the event loop, from any episode, reach a back
 one request; a service that is down becomes an observation, never an exception.
 """
 
-import asyncio
 import dataclasses
 import functools
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
 
 from turnwise.errors import ToolError
 from turnwise.settings import parse_settings
 from turnwise.spelling import suggest
+from turnwise.tools.batching import TickBatcher
 from turnwise.tools.running import run_in_thread
 from turnwise.tools.search.bm25 import BM25_SETTINGS, Bm25Index
 from turnwise.tools.search.corpus import read_corpus
@@ -34,7 +33,6 @@ KINDS = ("bm25", "dense", "hybrid", "http")
 
 _MAX_BATCH = 64
 _SECONDS = 60.0
-_Waiting: TypeAlias = list[tuple[str, asyncio.Future[list[Hit]]]]
 
 
 def open_index(
@@ -98,45 +96,17 @@ class Searcher:
         self.k = k
         self.max_seconds = index.max_seconds + 1.0 if isinstance(index, HttpIndex) else _SECONDS
         """Seconds after which a search has its hits or has failed."""
-        self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
-        self._running: set[asyncio.Task[None]] = set()
+        self._batcher = TickBatcher(self._ask, max_batch=_MAX_BATCH)
 
     async def find(self, query: str) -> list[Hit]:
         """The hits for one query; a search service that is down raises SearchDownError."""
         if isinstance(self.index, Bm25Index):
             return self.find_now(query)
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting.setdefault(loop, [])
-        if not waiting:
-            loop.call_soon(self._start, loop)
-        found: asyncio.Future[list[Hit]] = loop.create_future()
-        waiting.append((query, found))
-        return await found
+        return await self._batcher.submit(query)
 
     def find_now(self, query: str) -> list[Hit]:
         """The hits for one query, without batching."""
         return self.index.query([query], self.k)[0]
-
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = [(query, found) for query, found in self._waiting.pop(loop) if not found.done()]
-        for first in range(0, len(waiting), _MAX_BATCH):
-            task = loop.create_task(self._answer(waiting[first : first + _MAX_BATCH]))
-            # The event loop itself keeps only weak references to its tasks.
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-
-    async def _answer(self, batch: _Waiting) -> None:
-        try:
-            answers = await self._ask([query for query, _ in batch])
-            assert len(answers) == len(batch), "an index answers every query"
-        except Exception as error:  # noqa: BLE001 - raised to every caller
-            for _, found in batch:
-                if not found.done():
-                    found.set_exception(error)
-            return
-        for (_, found), hits in zip(batch, answers, strict=True):
-            if not found.done():
-                found.set_result(hits)
 
     async def _ask(self, queries: Sequence[str]) -> list[list[Hit]]:
         if isinstance(self.index, HttpIndex):
