@@ -190,6 +190,17 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
     assert len(requests) == 1
 
 
+@pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "socks5://127.0.0.1:1", "http://a:port"])
+def test_a_proxy_that_cannot_be_used_is_named_at_once(proxy, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    client = client_of("http://search.invalid/find")
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="the proxy of the environment cannot be used"):
+            post(client)
+    assert client.requests == 2
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_this_machine_is_reached_past_any_proxy(host, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

@@ -159,12 +159,8 @@ class HttpClient:
                 answering = True
                 body = await self._read_body(response)
         except TimeoutError:
-            late = (
-                f"its answer was incomplete after {seconds:g} seconds"
-                if answering
-                else f"no answer in {seconds:g} seconds"
-            )
-            raise HttpTimeoutError(late, temporary=True) from None
+            late = "its answer was incomplete after" if answering else "no answer in"
+            raise HttpTimeoutError(f"{late} {seconds:g} seconds", temporary=True) from None
         except (httpx2.RequestError, httpx2.InvalidURL, OSError) as error:
             raise _explain(error, answering=answering) from error
         if response.status_code == 200:
@@ -187,7 +183,7 @@ class HttpClient:
         """The pool of connections of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._open:
-            self._open[loop] = _open_client(direct=_is_local(self.url))
+            self._open[loop] = _keep_open(_make_client(direct=_is_local(self.url)))
         # It never suspends before it yields, so two tasks cannot be in it at once.
         return await self._open[loop].asend(None)
 
@@ -214,13 +210,19 @@ def quote(body: bytes) -> str:
     return f": {line[:_QUOTED_CHARS]}" if line else ""
 
 
-async def _open_client(*, direct: bool) -> "AsyncGenerator[httpx2.AsyncClient, None]":
-    """Yields one client for ever; `asyncio.run` closes open generators before its loop, and so the connections."""
+def _make_client(*, direct: bool) -> "httpx2.AsyncClient":
     import httpx2
 
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=128, keepalive_expiry=_KEEP_ALIVE_SECONDS)
     # The timeout is that of the whole attempt, which httpx's, from byte to byte, cannot express.
-    client = httpx2.AsyncClient(timeout=None, limits=limits, trust_env=not direct)
+    try:
+        return httpx2.AsyncClient(timeout=None, limits=limits, trust_env=not direct)
+    except (ValueError, ImportError, httpx2.InvalidURL) as error:
+        raise UnreachableError(f"the proxy of the environment cannot be used: {error}", temporary=False) from error
+
+
+async def _keep_open(client: "httpx2.AsyncClient") -> "AsyncGenerator[httpx2.AsyncClient, None]":
+    """Yields the client for ever; `asyncio.run` closes open generators before its loop, and so the connections."""
     try:
         while True:
             yield client

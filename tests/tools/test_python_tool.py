@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sandboxed import QUICK, SLACK, nothing_is_left, observe  # noqa: F401
+from sandboxed import QUICK, SLACK, nothing_is_left, observe  # noqa: F401 - a fixture that every test uses
 from turnwise.errors import ToolError, TurnwiseError
 from turnwise.tools import run_calls
 from turnwise.tools.python import python_tool, show_result

@@ -91,9 +91,9 @@ class Endpoint:
 
     def _classify(self, error: HttpError) -> Exception:
         """The conversation's fault, the user's, or the endpoint's."""
+        if isinstance(error, UnreachableError) and not self._answered:
+            return ModelError(f"{self.settings.url}: cannot be reached ({error}); check the address and the server")
         if error.temporary:
-            if isinstance(error, UnreachableError) and not self._answered:
-                return ModelError(f"{self.settings.url}: cannot be reached ({error}); check the address and the server")
             return EndpointDownError(f"{error}, {self.settings.attempts} times")
         if isinstance(error, StatusError):
             body = error.body.decode("utf-8", "replace").lower()

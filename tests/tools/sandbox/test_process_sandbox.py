@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sandboxed import ON_LINUX, QUICK, SLACK, children, nothing_is_left  # noqa: F401
+from sandboxed import ON_LINUX, QUICK, SLACK, children, nothing_is_left  # noqa: F401 - a fixture that every test uses
 from turnwise.errors import ToolError
 from turnwise.tools.sandbox import CodeResult, ExitKind, SandboxSettings, open_sandbox
 from turnwise.tools.sandbox import process as sandbox
