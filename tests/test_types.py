@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from turnwise.errors import RewardError
+from turnwise.errors import RewardError, TokensError
 from turnwise.seeds import derive_seed
-from turnwise.types import Finish, Row, Step, StopReason, Task, ToolSpec, Trajectory, Turn
+from turnwise.types import Finish, Message, Row, Step, StopReason, Task, ToolSpec, Trajectory, Turn
 
 TASK = Task(id="t")
 
@@ -190,6 +190,17 @@ def test_a_turn_needs_an_action_and_a_logprob_for_each_of_its_ids():
         turn([1], [], logprobs=[])
     with pytest.raises(AssertionError, match="one logprob per action id"):
         turn([1], [2, 3], logprobs=[-1.0])
+
+
+def test_a_trajectory_without_tokens_says_so_where_they_are_needed():
+    worded = Turn(rewards={"r": 0.5}, message=Message(role="assistant", content="Up"))
+    episode = play(worded, worded)
+    assert (episode.has_tokens, episode.reward, episode.action_tokens) == (False, 1.0, 0)
+    with pytest.raises(TokensError, match=r"^task '\w+': the agent [^\n]* gave no tokens, so one cannot train on it;"):
+        episode.rows()
+    assert play(turn([1], [2], opens_row=True)).has_tokens
+    with pytest.raises(AssertionError, match="opens a row"):
+        play(turn([1], [2], opens_row=True), worded)
 
 
 def test_the_first_turn_opens_a_row():

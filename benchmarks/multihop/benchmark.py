@@ -21,7 +21,7 @@ from turnwise.evaluation import evaluate
 from turnwise.runs import write_trajectories
 from turnwise.seeds import derive_seed
 from turnwise.settings import parse_settings
-from turnwise.training.build import Parts, assemble
+from turnwise.training.build import Components, assemble
 from turnwise.types import Json
 
 FIRST_SEED = 20
@@ -87,13 +87,15 @@ def ask_questions(settings: Mapping[str, Json], place: Place) -> Figures:
     return asyncio.run(_ask(config, assemble(config), first, place.folder))
 
 
-async def _ask(config: Config, parts: Parts, first: int, folder: Path) -> dict[str, Json]:
+async def _ask(config: Config, parts: Components, first: int, folder: Path) -> dict[str, Json]:
     tasks = parts.env.tasks(config.evaluate.split)[first : first + config.evaluate.tasks]
     figures: dict[str, Json] = {}
     for name, temperature in DECODINGS.items():
         decoding = config.evaluate.model_copy(update={"temperature": temperature})
-        player = parts.player(config, decoding)
-        found = await evaluate(player, parts.env, tasks, seed=derive_seed(config.seed, "evaluate", name))
+        seed = derive_seed(config.seed, "evaluate", name)
+        found = await evaluate(
+            parts.policy(decoding), parts.env, tasks, limits=config.rollout, seed=seed, ledger=parts.ledger
+        )
         write_trajectories(folder / f"{name}.parquet", 0, found.groups, None, parts.render.decode)
         figures[name] = dict(found.metrics())
     return figures

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.speed.models import draw_ids
+from turnwise.agents import PolicyAgent
 from turnwise.engines.base import Completion, Engine, Sampling
 from turnwise.envs.base import Env
-from turnwise.rollout import Limits, Player, run_groups
+from turnwise.rollout import Limits, run_groups
 from turnwise.seeds import derive_seed
 from turnwise.types import Group, Message, Step, Task, ToolSpec
 
@@ -149,10 +150,11 @@ async def play(engine: Engine, shape: Shape, vocabulary: int, *, seed: int) -> t
     """Plays a shape through the rollout that training uses; the groups, and how many seconds they took."""
     limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn + shape.spread)
     engine = FixedLengths(engine, shape) if shape.spread else engine
-    player = Player(engine=engine, render=FixedRender(shape, vocabulary), limits=limits)
+    policy = PolicyAgent(engine=engine, render=FixedRender(shape, vocabulary))
     tasks = [Task(id=f"task-{place}", seed=derive_seed(seed, place)) for place in range(shape.groups)]
     began = time.perf_counter()
-    groups = await run_groups(player, FixedEnv(shape.turns), tasks, group_size=shape.members, seed=seed)
+    env = FixedEnv(shape.turns)
+    groups = await run_groups(policy, env, tasks, group_size=shape.members, seed=seed, limits=limits)
     seconds = time.perf_counter() - began
     shape.check(groups, seed)
     return groups, seconds

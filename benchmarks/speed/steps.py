@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from benchmarks.harness.machine import describe_machine
 from benchmarks.speed.episodes import Shape
 from benchmarks.speed.models import TINY, make_model
+from turnwise.agents import PolicyAgent
 from turnwise.credit.estimate import CreditSettings
 from turnwise.engines.local.engine import EngineSettings, LocalEngine
 from turnwise.envs.tool_env import ToolEnv
@@ -27,7 +28,7 @@ from turnwise.learner.optimizer import OptimizerSettings
 from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.render import ChatRender, RenderSettings
-from turnwise.rollout import Limits, Player, run_groups
+from turnwise.rollout import Limits, run_groups
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
 from turnwise.types import Group, Json, Message, Task, ToolCall, ToolResult
@@ -146,21 +147,20 @@ async def _train(
     render = ForcedCalls(tokenizer, RenderSettings())
     env = fit_env(shape, render)
     engine = LocalEngine(model, settings=EngineSettings(slots=shape.episodes))
-    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn)
-    player = Player(engine=engine, render=render, limits=limits)
+    policy = PolicyAgent(engine=engine, render=render)
     learner = Learner(
         model,
         settings=LearnerSettings(optimizer=OptimizerSettings(lr=workload.learning_rate)),
         credit=CreditSettings(estimator="grpo"),
         loss=LossSettings(),
-        temperature=player.decoding.temperature,
+        temperature=policy.decoding.temperature,
         total_steps=workload.warmup + workload.steps,
         device=torch.device("cpu"),
     )
     seconds: list[tuple[float, float]] = []
     for step in range(workload.warmup + workload.steps):
         began = time.perf_counter()
-        groups = await _sample(player, engine, model, env, workload, step)
+        groups = await _sample(policy, engine, model, env, workload, step)
         sampled = time.perf_counter()
         learner.update(groups, seed=derive_seed(workload.seed, "update", step))
         seconds.append((sampled - began, time.perf_counter() - sampled))
@@ -169,11 +169,13 @@ async def _train(
 
 
 async def _sample(
-    player: Player, engine: LocalEngine, model: PreTrainedModel, env: GuessEnv, workload: Workload, step: int
+    policy: PolicyAgent, engine: LocalEngine, model: PreTrainedModel, env: GuessEnv, workload: Workload, step: int
 ) -> list[Group]:
     await engine.load(model.state_dict(), step)
     seed = derive_seed(workload.seed, "rollout", step)
-    return await run_groups(player, env, env.tasks("train"), group_size=workload.shape.members, seed=seed)
+    shape = workload.shape
+    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn)
+    return await run_groups(policy, env, env.tasks("train"), group_size=shape.members, seed=seed, limits=limits)
 
 
 def fit_env(shape: Shape, render: ChatRender) -> GuessEnv:

@@ -25,6 +25,10 @@ class EnvError(TurnwiseError):
     """An environment that breaks its contract; `turnwise check` says where."""
 
 
+class TokensError(TurnwiseError):
+    """A trajectory without tokens (of a model behind an API, a person) where tokens are needed."""
+
+
 class RenderError(TurnwiseError):
     """A tokenizer that cannot speak: no chat template, no end-of-turn token."""
 

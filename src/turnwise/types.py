@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from turnwise.errors import RewardError
+from turnwise.errors import RewardError, TokensError
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -110,7 +110,7 @@ class Step:
 
 
 class StopReason(StrEnum):
-    """Who ended an episode. Only DONE is an end of the task itself; the rest cut it off."""
+    """Who ended an episode. DONE ends the task itself, AGENT_QUIT is the agent's choice; all else cut it off."""
 
     DONE = "done"
     """The environment said so: terminal, nothing to bootstrap."""
@@ -124,13 +124,15 @@ class StopReason(StrEnum):
     """The rollout's limit on sampled tokens per episode."""
     TIMEOUT = "timeout"
     """The rollout's limit on seconds per episode."""
+    AGENT_QUIT = "agent_quit"
+    """The agent left before the environment was done, by its own choice: a person, a script that ran out."""
     ENV_FAILED = "env_failed"
-    """Environment or tool infrastructure broke; never scored, never trained on."""
+    """Environment, tool or endpoint infrastructure broke; never scored, never trained on."""
 
     @property
     def truncated(self) -> bool:
         """Cut off while the task could have gone on: estimators with a critic bootstrap."""
-        return self not in (StopReason.DONE, StopReason.ENV_FAILED)
+        return self not in (StopReason.DONE, StopReason.AGENT_QUIT, StopReason.ENV_FAILED)
 
 
 class Finish(StrEnum):
@@ -144,11 +146,14 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One move of the agent: what it read since its last move, and what it sampled in reply."""
+    """One move of the agent: what it read since its last move, and what it sampled in reply.
 
-    context_ids: tuple[int, ...]
-    action_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    An agent that is not ours (a model behind an API, a person) gives no tokens: all three tuples are then empty.
+    """
+
+    context_ids: tuple[int, ...] = ()
+    action_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
     """One per action id, under the distribution that was actually sampled from."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
@@ -158,10 +163,16 @@ class Turn:
     finish: Finish = Finish.STOP
     state_key: str | None = None
     """Names the state the agent acted in, for estimators that compare equal states (GiGPO)."""
+    message: Message | None = field(default=None, compare=False)
+    """The move as the environment received it; not stored with tokens, which can be parsed again."""
 
     def __post_init__(self) -> None:
-        assert self.action_ids, "a turn without an action is not a turn"
+        assert self.action_ids or not self.context_ids, "a turn that read tokens without an action is not a turn"
         assert len(self.action_ids) == len(self.logprobs), "one logprob per action id"
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self.action_ids)
 
     @property
     def reward(self) -> float:
@@ -196,7 +207,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: a task, the agent's turns, and who ended it."""
+    """One episode: a task, the agent's turns, and who ended it. What needs its tokens says so (`require_tokens`)."""
 
     task: Task
     turns: tuple[Turn, ...]
@@ -210,9 +221,11 @@ class Trajectory:
     tail_ids: tuple[int, ...] = ()
     """What the agent would have read next, where a limit of ours cut it off between turns and the rest still fits;
     empty where a rewrite would have opened a new row."""
+    messages: tuple[Message, ...] = ()
+    """The conversation, of an agent whose turns have no tokens that tell it."""
 
     def __post_init__(self) -> None:
-        assert not self.turns or self.turns[0].opens_row, "the first turn opens a row"
+        assert not self.turns or self.turns[0].opens_row == self.has_tokens, "the first turn opens a row"
         assert not self.tail_ids or (self.turns and self.stop.truncated), "only what was cut off has a tail"
 
     @property
@@ -237,6 +250,19 @@ class Trajectory:
     @property
     def action_tokens(self) -> int:
         return sum(len(turn.action_ids) for turn in self.turns)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its turns can be laid out as rows: all of them have tokens."""
+        return all(turn.has_tokens for turn in self.turns)
+
+    def require_tokens(self, purpose: str) -> None:
+        """`trajectory.require_tokens("train on it")`: an error where the agent gave none."""
+        if not self.has_tokens:
+            raise TokensError(
+                f"task '{self.task.id}': the agent of this trajectory gave no tokens, so one cannot {purpose}; "
+                "let the policy play it"
+            )
 
     def rows(self, *, tail: bool = True) -> tuple[Row, ...]:
         """Lays the turns out as token rows: a turn that extends its predecessor shares its row.
@@ -279,6 +305,7 @@ def lay_out(trajectories: Sequence[Trajectory], *, tail: bool) -> RowsOf:
     actions: list[int] = []
     tails: list[int] = []
     for place, trajectory in enumerate(trajectories):
+        trajectory.require_tokens("train on it")
         for number, turn in enumerate(trajectory.turns):
             if turn.opens_row:
                 opens.append(len(stretches))

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from chat_stub import Answer, says, serve
-from turnwise.agents import ApiPlayer, Endpoint, EndpointSettings, play_episode, play_tasks
+from turnwise.agents import ApiAgent, Decoding, Endpoint, EndpointSettings, PolicyAgent
 from turnwise.agents.chat import NoCompletionError, read_completion, write_message
 from turnwise.agents.endpoint import EndpointDownError
 from turnwise.engines.scripted import ScriptedEngine
@@ -15,10 +15,11 @@ from turnwise.envs.base import Env
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError, EnvError, ModelError
 from turnwise.evaluation import evaluate
+from turnwise.evaluation.report import read_answer
 from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
-from turnwise.rollout import Decoding, Limits, Player, run_groups
+from turnwise.rollout import Limits, run_episode, run_groups
 from turnwise.settings import parse_settings
 from turnwise.tools import tool
 from turnwise.types import Message, Step, StopReason, Task, ToolCall
@@ -69,22 +70,22 @@ def expert(body, number):
     return says(None, ("look_up", json.dumps({"company": company_in(body["messages"])})))
 
 
-def player_of(stub, limits=None, decoding=None, **changed):
-    return ApiPlayer(
-        endpoint=Endpoint(stub.settings(**changed)), limits=limits or Limits(), decoding=decoding or Decoding()
-    )
+def agent_of(stub, decoding=None, **changed):
+    return ApiAgent(endpoint=Endpoint(stub.settings(**changed)), decoding=decoding or Decoding())
 
 
-def play_one(player, env=None, place=0, episode_seed=7):
+def play_one(agent, limits=None, env=None, place=0, episode_seed=7):
     env = env or Founders()
-    return asyncio.run(play_episode(player, env.spawn(), env.tasks("test")[place], episode_seed=episode_seed))
+    task = env.tasks("test")[place]
+    return asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=episode_seed, limits=limits))
 
 
 def test_it_speaks_openais_shapes_both_ways():
     with serve(expert) as stub:
         decoding = Decoding(temperature=0.5, top_p=0.9, top_k=4)
-        response = play_one(player_of(stub, Limits(turn_tokens=99), decoding))
-    assert (response.stop, response.turns, response.answer, response.success) == (StopReason.DONE, 2, "Ada", True)
+        response = play_one(agent_of(stub, decoding), Limits(turn_tokens=99))
+    assert (response.stop, len(response.turns), read_answer(response)) == (StopReason.DONE, 2, "Ada")
+    assert (response.success, response.has_tokens) == (True, False)
     assert (response.rewards, response.reward) == ({"exact_match": 2.0}, 2.0)
     assert (response.metrics["tool_calls"], response.metrics["tool_errors"]) == (1.0, 0.0)
     assert [path for path, _, _ in stub.asked] == ["/v1/chat/completions"] * 2
@@ -116,7 +117,7 @@ def test_calls_in_plain_text_are_calls():
         return says(f"<think>Look.</think>{call}{call}" if number == 0 else "<answer>Ada</answer>")
 
     with serve(play) as stub:
-        response = play_one(player_of(stub))
+        response = play_one(agent_of(stub))
     assert (response.success, response.metrics["tool_calls"]) == (True, 2.0)
     assistant, *answers = stub.bodies[1]["messages"][2:]
     assert [call["id"] for call in assistant["tool_calls"]] == ["call_0_0", "call_0_1"]
@@ -124,7 +125,7 @@ def test_calls_in_plain_text_are_calls():
     assert assistant["content"] is None
 
 
-def test_both_kinds_of_players_come_to_the_same_figures():
+def test_both_kinds_of_agents_come_to_the_same_figures():
     """The same policy, once by tokens and once by messages: equal metrics, episode seed and all."""
     env = Founders()
     render = make_render(train_tokenizer(["Who founded Lumen? Ada Bo Cy"], SmallSettings(vocabulary=280)))
@@ -140,20 +141,20 @@ def test_both_kinds_of_players_come_to_the_same_figures():
         answer = expert(body, number)
         return says("<answer>nobody</answer>") if b"<answer>Bo<" in answer.body else answer
 
-    ours = Player(engine=ScriptedEngine(reply, render.encode_action), render=render)
+    ours = PolicyAgent(engine=ScriptedEngine(reply, render.encode_action), render=render)
     one = asyncio.run(evaluate(ours, env, env.tasks("test"), samples_per_task=2, seed=3))
     with serve(play) as stub:
-        other = asyncio.run(evaluate(player_of(stub), env, env.tasks("test"), samples_per_task=2, seed=3))
+        other = asyncio.run(evaluate(agent_of(stub), env, env.tasks("test"), samples_per_task=2, seed=3))
     assert one.success == pytest.approx(2 / 3)
     assert one.metrics() == other.metrics()
-    answers = [[[response.answer for response in result.responses] for result in e.results] for e in (one, other)]
+    answers = [[[read_answer(t) for t in group.trajectories] for group in e.groups] for e in (one, other)]
     assert answers == [[["Ada"] * 2, ["nobody"] * 2, ["Cy"] * 2]] * 2
     groups = asyncio.run(run_groups(ours, env, env.tasks("test"), group_size=2, seed=3))
     episode_seeds = [t.episode_seed % 1000 for group in groups for t in group.trajectories]
-    assert episode_seeds == [
-        response.metrics["episode_seed"] for result in other.results for response in result.responses
-    ]
-    assert (len(one.groups), len(other.groups)) == (3, 0)
+    assert episode_seeds == [t.metrics["episode_seed"] for group in other.groups for t in group.trajectories]
+    for evaluation, tokens in ((one, True), (other, False)):
+        everyone = [t for group in evaluation.groups for t in group.trajectories]
+        assert [(t.has_tokens, bool(t.messages)) for t in everyone] == [(tokens, not tokens)] * 6
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ def test_both_kinds_of_players_come_to_the_same_figures():
 )
 def test_a_server_that_stumbles_is_asked_again(stumble):
     with serve(lambda body, number: stumble if number in (0, 2, 3) else expert(body, number)) as stub:
-        response = play_one(player_of(stub))
-    assert (response.success, response.turns, len(stub.asked)) == (True, 2, 5)
+        response = play_one(agent_of(stub))
+    assert (response.success, len(response.turns), len(stub.asked)) == (True, 2, 5)
     assert stub.bodies[0] == stub.bodies[1]
 
 
@@ -187,7 +188,7 @@ def test_waits_double_and_heed_the_server(monkeypatch):
         return Answer(status=429, headers=(("Retry-After", asked[number]),) if number in asked else ())
 
     with serve(busy) as stub:
-        response = play_one(player_of(stub, attempts=6, backoff=1.0))
+        response = play_one(agent_of(stub, attempts=6, backoff=1.0))
     assert response.failure == "endpoint: it answered with status 429, 6 times"
     assert waits == [1, 7, 4, 60, 16]
 
@@ -196,15 +197,15 @@ def test_time_lost_to_a_busy_server_is_not_the_agents(monkeypatch):
     """The waits are 0.4 and 0.8 seconds, which are more than the episode has."""
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     with serve(lambda body, number: Answer(status=503) if number < 2 else expert(body, number)) as stub:
-        response = play_one(player_of(stub, Limits(seconds=1.0), backoff=0.4))
+        response = play_one(agent_of(stub, backoff=0.4), Limits(seconds=1.0))
     assert (response.stop, response.success) == (StopReason.DONE, True)
     assert response.seconds > 1.2
 
 
 def test_a_slow_agent_runs_out_of_its_own_time():
     with serve(lambda body, number: expert(body, number)._replace(delay=0.0 if number == 0 else 1.0)) as stub:
-        response = play_one(player_of(stub, Limits(seconds=0.3)))
-    assert (response.stop, response.turns, response.failed) == (StopReason.TIMEOUT, 1, False)
+        response = play_one(agent_of(stub), Limits(seconds=0.3))
+    assert (response.stop, len(response.turns), response.failure) == (StopReason.TIMEOUT, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,10 @@ def test_what_the_endpoint_breaks_is_failed_and_counted_and_never_wrong(trouble,
     env = Founders()
     with serve(play) as stub:
         slow = {"timeout": 0.4} if trouble.delay else {}
-        result = asyncio.run(evaluate(player_of(stub, **slow), env, env.tasks("test")))
-    failed = result.results[1].responses[0]
-    assert (failed.stop, failed.failure, failed.turns, failed.success) == (StopReason.ENV_FAILED, words, 1, False)
-    assert (result.success, result.reward, result.episodes, result.figures.failed) == (1.0, 2.0, 2, 1)
+        result = asyncio.run(evaluate(agent_of(stub, **slow), env, env.tasks("test")))
+    failed = result.groups[1].trajectories[0]
+    assert (failed.stop, failed.failure, len(failed.turns), failed.success) == (StopReason.ENV_FAILED, words, 1, False)
+    assert (result.success, result.reward, result.episodes, result.scores.failed) == (1.0, 2.0, 2, 1)
     assert len(stub.asked) == 2 + 2 + 1 + attempts
     assert f"1 of 3 episodes failed, the first in {words}" in caplog.text
     assert str(result).endswith("2 episodes, 1 failed")
@@ -242,7 +243,7 @@ def test_when_every_episode_fails_there_is_nothing_to_tell():
     words = "every episode failed, the first in endpoint: it answered with status 422: no max_tokens here"
     unable = Answer(status=422, body=b"no max_tokens here")
     with serve(lambda body, number: unable) as stub, pytest.raises(EnvError, match=words):
-        asyncio.run(evaluate(player_of(stub), env, env.tasks("test")))
+        asyncio.run(evaluate(agent_of(stub), env, env.tasks("test")))
     assert len(stub.asked) == 3
 
 
@@ -253,7 +254,7 @@ def test_nobody_there_is_the_users_mistake():
     settings = EndpointSettings(url=f"http://127.0.0.1:{port}/v1", model="m", attempts=2, backoff=0.0)
     env = Founders()
     with pytest.raises(ModelError, match=r"cannot be reached .*refused.*; check the address"):
-        asyncio.run(evaluate(ApiPlayer(endpoint=Endpoint(settings)), env, env.tasks("test")))
+        asyncio.run(evaluate(ApiAgent(endpoint=Endpoint(settings)), env, env.tasks("test")))
 
 
 def test_the_key_is_sent_and_shown_to_nobody(monkeypatch):
@@ -264,7 +265,7 @@ def test_the_key_is_sent_and_shown_to_nobody(monkeypatch):
         serve(lambda body, number: Answer(status=401, body=echo)) as stub,
         pytest.raises(ModelError, match=words) as raised,
     ):
-        play_one(player_of(stub, key_env="STUB_KEY"))
+        play_one(agent_of(stub, key_env="STUB_KEY"))
     assert stub.asked[0][1]["Authorization"] == "Bearer not-a-real-key-0123456789"
     assert "not-a-real" not in str(raised.value)
     assert "not-a-real" not in repr(stub.settings(key_env="STUB_KEY"))
@@ -288,15 +289,15 @@ def test_a_key_that_expires_in_the_middle_loses_nothing_that_was_played():
 def test_a_conversation_too_long_is_the_agents_unless_it_never_fitted():
     full = Answer(status=400, body=b'{"error": {"code": "context_length_exceeded"}}')
     with serve(lambda body, number: full if number == 1 else expert(body, number)) as stub:
-        response = play_one(player_of(stub))
-        assert (response.stop, response.turns, response.answer) == (StopReason.CONTEXT_FULL, 1, None)
+        response = play_one(agent_of(stub))
+        assert (response.stop, len(response.turns), read_answer(response)) == (StopReason.CONTEXT_FULL, 1, None)
     with serve(lambda body, number: full) as stub:
-        assert play_one(player_of(stub)).stop is StopReason.ENV_FAILED
+        assert play_one(agent_of(stub)).stop is StopReason.ENV_FAILED
 
 
 def test_options_add_replace_and_leave_out():
     with serve(expert) as stub:
-        play_one(player_of(stub, options={"seed": None, "temperature": 1, "max_completion_tokens": 5}))
+        play_one(agent_of(stub, options={"seed": None, "temperature": 1, "max_completion_tokens": 5}))
     (body, _) = stub.bodies
     assert "seed" not in body
     assert (body["temperature"], body["max_completion_tokens"]) == (1, 5)
@@ -316,8 +317,8 @@ def test_no_more_episodes_at_once_than_allowed():
     with serve(play) as stub:
         told = []
         results = asyncio.run(
-            play_tasks(
-                player_of(stub, concurrency=1),
+            run_groups(
+                agent_of(stub, concurrency=1),
                 env,
                 env.tasks("test"),
                 group_size=2,
@@ -327,7 +328,7 @@ def test_no_more_episodes_at_once_than_allowed():
         )
     assert max(most) == 1
     assert told == [(done, 6) for done in range(1, 7)]
-    assert [len(result.responses) for result in results] == [2, 2, 2]
+    assert [len(group.trajectories) for group in results] == [2, 2, 2]
 
 
 class Stages(Env):
@@ -368,11 +369,11 @@ class Stages(Env):
 )
 def test_who_ended_an_episode_is_never_lost(place, stop, failure):
     with serve(lambda body, number: says("<answer>up</answer>")) as stub:
-        response = play_one(player_of(stub, Limits(max_turns=3)), Stages(), place)
-    assert (response.stop, response.failure, response.answer) == (stop, failure, "up")
+        response = play_one(agent_of(stub), Limits(max_turns=3), Stages(), place)
+    assert (response.stop, response.failure, read_answer(response)) == (stop, failure, "up")
     assert response.success == (place in (1, 4))
     if place == 0:
-        assert (response.rewards, response.turns) == ({"a": 2.0}, 3)
+        assert (response.rewards, len(response.turns)) == ({"a": 2.0}, 3)
         assert stub.bodies[0].keys() == {"model", "messages", "temperature", "max_tokens", "seed"}
         assert [[message["content"] for message in body["messages"]] for body in stub.bodies[1:]] == [
             ["You said: <answer>up</answer>"],
@@ -382,7 +383,7 @@ def test_who_ended_an_episode_is_never_lost(place, stop, failure):
 
 def test_a_mistake_that_one_line_explains_ends_the_evaluation():
     with serve(lambda body, number: says("Hi.")) as stub, pytest.raises(EnvError, match="a mistake of the user's"):
-        asyncio.run(evaluate(player_of(stub), Stages(), Stages().tasks("test")))
+        asyncio.run(evaluate(agent_of(stub), Stages(), Stages().tasks("test")))
 
 
 def completion(**message):

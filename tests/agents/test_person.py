@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 from rich.text import Text
 
-from turnwise.agents.person import play, play_in_terminal
 from turnwise.envs.base import Env
 from turnwise.envs.games.bandit import Bandit
 from turnwise.errors import EnvError
+from turnwise.rollout.play import play, play_in_terminal
 from turnwise.types import Message, Step, Task, ToolSpec
 
 

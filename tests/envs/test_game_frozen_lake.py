@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from turnwise.agents.person import play
 from turnwise.envs import check_env
 from turnwise.envs.games.frozen_lake import ACTIONS, FrozenLake, Lake, best_steps, make_lake
 from turnwise.errors import EnvError
+from turnwise.rollout.play import play
 from turnwise.types import Message, Task
 
 # The lake of this drawing, its cells numbered from 0 to 15.

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from chat_stub import says, serve
 from tiny_runs import SFT, model_folder, records, run_tiny, tiny_data
-from turnwise.agents import Response, TaskResult
+from turnwise.agents import PolicyAgent
 from turnwise.cli.main import main
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.tool_env import ToolEnv
@@ -21,23 +21,22 @@ from turnwise.errors import ConfigError
 from turnwise.evaluation import (
     EvaluateSettings,
     Evaluation,
-    Part,
+    Slice,
     bootstrap_interval,
     evaluate,
     pass_at_k,
     wilson_interval,
 )
-from turnwise.evaluation.evaluate import choose_fields, measure
+from turnwise.evaluation.evaluate import choose_fields, score
 from turnwise.evaluation.intervals import pass_curve
-from turnwise.evaluation.report import show_evaluation, write_questions
+from turnwise.evaluation.report import show_evaluation, write_answers
 from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
-from turnwise.rollout import Player
 from turnwise.runs import read_trajectories
 from turnwise.seeds import derive_seed
 from turnwise.training.evaluate import load_target
-from turnwise.types import StopReason, Task
+from turnwise.types import Group, Message, StopReason, Task, Trajectory, Turn
 
 SEED = derive_seed(0, "bootstrap")
 """What an evaluation of seed 0 draws tasks by."""
@@ -126,24 +125,25 @@ def test_the_bootstraps_edges():
 
 
 def response(success, *, stop=StopReason.DONE, reward=0.0, turns=1, **metrics):
-    return Response(
-        stop=stop, turns=turns, answer="x", rewards={"r": reward}, metrics={"success": float(success), **metrics}
+    said = Turn(message=Message(role="assistant", content="x"), rewards={"r": reward})
+    return Trajectory(
+        task=Task(id="t"), turns=(said,) * turns, stop=stop, metrics={"success": float(success), **metrics}
     )
 
 
-def result_of(data, *responses):
-    return TaskResult(task=Task(id="t", data=data), responses=responses)
+def group_of(data, *responses):
+    return Group(task=Task(id="t", data=data), trajectories=responses)
 
 
 def test_responses_to_one_task_are_not_independent():
     """Ten tasks, each always or never solved: eighty episodes tell no more than ten."""
-    results = [result_of({}, *[response(place < 5)] * 8) for place in range(10)]
-    figures = measure(results, seed=0)
+    results = [group_of({}, *[response(place < 5)] * 8) for place in range(10)]
+    figures = score(results, seed=0)
     assert figures.interval == figures.bootstrap == bootstrap_interval([8] * 5 + [0] * 5, [8] * 10, seed=SEED)
     wide, narrow = figures.interval[1] - figures.interval[0], np.subtract(*wilson_interval(40, 80)[::-1])
     assert wide > 2 * narrow
     assert figures.pass_at == {1: 0.5, 2: 0.5, 4: 0.5, 8: 0.5}
-    one_each = measure([result_of({}, response(place < 5)) for place in range(10)], seed=0)
+    one_each = score([group_of({}, response(place < 5)) for place in range(10)], seed=0)
     assert one_each.interval == wilson_interval(5, 10)
     assert one_each.bootstrap == pytest.approx(figures.bootstrap)
     assert one_each.pass_at == {}
@@ -178,7 +178,7 @@ def quizzed():
     env, told = Quiz(), []
     result = asyncio.run(
         evaluate(
-            Player(engine=ScriptedEngine(reply, render.encode_action), render=render),
+            PolicyAgent(engine=ScriptedEngine(reply, render.encode_action), render=render),
             env,
             env.tasks("test"),
             samples_per_task=2,
@@ -224,7 +224,7 @@ def test_failures_are_not_scored(quizzed):
 def test_figures_are_told_apart_by_what_tasks_say(quizzed):
     """Numbers in the order of their size; a source that is not named is a dash."""
     result, _ = quizzed
-    told = {(part.field, part.value): part.figures for part in result.parts}
+    told = {(part.field, part.value): part.scores for part in result.slices}
     assert list(told) == [("hops", "2"), ("hops", "10"), ("source", "a"), ("source", "b"), ("source", "–")]
     assert [figures.success for figures in told.values()] == [1.0, 0.0, 0.5, 0.0, 1.0]
     assert [figures.episodes for figures in told.values()] == [4, 2, 4, 0, 2]
@@ -256,8 +256,8 @@ def test_which_fields_tell_apart():
 
 def test_every_question_has_its_line(quizzed, tmp_path):
     result, _ = quizzed
-    file = tmp_path / "questions.jsonl"
-    write_questions(file, result)
+    file = tmp_path / "answers.jsonl"
+    write_answers(file, result)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     right = {"answer": "yes", "success": True, "reward": 2.0, "turns": 1, "stop": "done"}
     assert lines[0] == {
@@ -276,8 +276,8 @@ def test_every_question_has_its_line(quizzed, tmp_path):
         "stop": "env_failed",
         "failure": "reset: ConnectionError: no simulator",
     }
-    bare = [result_of({"answer": 7}, response(True)), result_of({}, response(True))]
-    write_questions(file, Evaluation(figures=result.figures, results=bare))
+    bare = [group_of({"answer": 7}, response(True)), group_of({}, response(True))]
+    write_answers(file, Evaluation(scores=result.scores, groups=bare))
     answers = [json.loads(line) for line in file.read_text().splitlines()]
     assert [sorted(one) for one in answers] == [["answers", "id", "responses"]] * 2
     assert [one["answers"] for one in answers] == [[7], []]
@@ -311,9 +311,9 @@ def test_lines_and_tables_tell_the_same(quizzed):
         "",
     ]
     assert "4 (+2 failed)" in table
-    one_each = [result_of({"source": "[red]"}, response(place < 5)) for place in range(10)]
-    parts = (Part(field="source", value="[red]", figures=measure(one_each, seed=0)),)
-    table = shown(Evaluation(figures=measure(one_each, seed=0), parts=parts, results=one_each), force_terminal=True)
+    one_each = [group_of({"source": "[red]"}, response(place < 5)) for place in range(10)]
+    slices = (Slice(field="source", value="[red]", scores=score(one_each, seed=0)),)
+    table = shown(Evaluation(scores=score(one_each, seed=0), slices=slices, groups=one_each), force_terminal=True)
     assert "bootstrap" in table
     assert "source [red]" in table
     assert "pass@" not in table
@@ -361,15 +361,15 @@ def test_any_checkpoint_of_a_run_can_be_evaluated(trained, capsys):
 
 def test_eval_end_to_end(trained, tmp_path, capsys, caplog):
     _, run = trained
-    saved, questions = tmp_path / "seen.parquet", tmp_path / "questions.jsonl"
+    saved, answers = tmp_path / "seen.parquet", tmp_path / "answers.jsonl"
     more = ["evaluate.temperature=1", "evaluate.samples_per_task=4", "evaluate.tasks=3"]
-    assert main(["eval", str(run.path), *more, "--save", str(saved), "--questions", str(questions), "--json"]) == 0
+    assert main(["eval", str(run.path), *more, "--save", str(saved), "--answers", str(answers), "--json"]) == 0
     metrics = json.loads(capsys.readouterr().out)["metrics"]
     assert (metrics["evaluate/episodes"], metrics["evaluate/tasks"]) == (12, 3)
     groups = read_trajectories(saved)
     counts = [sum(t.success for t in group.trajectories) for group in groups]
     assert metrics["evaluate/pass@2"] == pytest.approx(sum(pass_at_k(4, c, 2) for c in counts) / 3)
-    lines = [json.loads(line) for line in questions.read_text().splitlines()]
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
     assert [[one["success"] for one in line["responses"]] for line in lines] == [
         [t.success for t in group.trajectories] for group in groups
     ]
@@ -385,7 +385,8 @@ SOLVED = ("up", "left")
 def test_an_endpoint_plays_a_recipe_end_to_end(trained, tmp_path, capsys, monkeypatch):
     recipe, _ = trained
     monkeypatch.setenv("STUB_KEY", "not-a-real-key")
-    questions = tmp_path / "questions.jsonl"
+    answers = tmp_path / "answers.jsonl"
+    saved = tmp_path / "seen.parquet"
 
     def play(body, number):
         return says(SOLVED[sum(message["role"] == "assistant" for message in body["messages"])])
@@ -393,7 +394,7 @@ def test_an_endpoint_plays_a_recipe_end_to_end(trained, tmp_path, capsys, monkey
     with serve(play) as stub:
         command = ["eval", str(recipe), "evaluate.tasks=3", "--endpoint", stub.url, "--api-model", "someone"]
         options = ["--key-env", "STUB_KEY", "--api", "concurrency=1", "--api", "options.seed=null"]
-        assert main([*command, *options, "--questions", str(questions), "--json"]) == 0
+        assert main([*command, *options, "--answers", str(answers), "--save", str(saved), "--json"]) == 0
         out = capsys.readouterr().out
         assert main(command) == 0
         plain = capsys.readouterr().out.splitlines()[-1]
@@ -408,9 +409,12 @@ def test_an_endpoint_plays_a_recipe_end_to_end(trained, tmp_path, capsys, monkey
     body = stub.bodies[0]
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("someone", 0.0, 4)
     assert "seed" not in body
-    line = json.loads(questions.read_text().splitlines()[0])
+    line = json.loads(answers.read_text().splitlines()[0])
     assert [message["content"] for message in line["responses"][0]["messages"]] == ["sun", "up", "sea", "left"]
-    assert "not-a-real-key" not in out + questions.read_text()
+    assert "not-a-real-key" not in out + answers.read_text()
+    stored = [trajectory for group in read_trajectories(saved) for trajectory in group.trajectories]
+    assert [(len(one.turns), one.reward, one.has_tokens) for one in stored] == [(2, 1.0, False)] * 3
+    assert [message.content for message in stored[0].messages] == ["sun", "up", "sea", "left"]
 
 
 @pytest.mark.parametrize(
@@ -421,9 +425,12 @@ def test_an_endpoint_plays_a_recipe_end_to_end(trained, tmp_path, capsys, monkey
         (["--endpoint", "nowhere", "--api-model", "m"], "'nowhere' is not the address of an endpoint"),
         (["--endpoint", "http://x/v1", "--api-model", "m", "--api", "tiemout=3"], "did you mean 'timeout'?"),
         (["--endpoint", "http://x/v1", "--api-model", "m", "--model", "n"], "give one of them"),
-        (["--endpoint", "http://x/v1", "--api-model", "m", "--save", "x.parquet"], "an endpoint gives none"),
+        (
+            ["--endpoint", "http://x/v1", "--api-model", "m", "--save", "no/such/folder.parquet"],
+            "no/such/folder.parquet: cannot be written: there is no folder",
+        ),
         (["--endpoint", "http://x/v1", "--api-model", "m", "--key-env", "NO_SUCH"], "key_env is NO_SUCH"),
-        (["--questions", "no/such/folder.jsonl"], "no/such/folder.jsonl: cannot be written: there is no folder"),
+        (["--answers", "no/such/folder.jsonl"], "no/such/folder.jsonl: cannot be written: there is no folder"),
         (["evaluate.group_by=[hops]"], "evaluate.group_by: no task has 'hops' in its data; they have: none"),
     ],
 )

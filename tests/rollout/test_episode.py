@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from byte_render import TASK, ByteRender, Scripted, Watched, ids, play, player, says
+from byte_render import TASK, ByteRender, Scripted, Watched, ids, play, says
+from turnwise.agents import PolicyAgent
 from turnwise.engines.base import Sampling
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.tool_env import ToolEnv
@@ -12,7 +13,7 @@ from turnwise.errors import ConfigError, RewardError
 from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
-from turnwise.rollout import Decoding, Limits, Player, run_episode
+from turnwise.rollout import Decoding, run_episode
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
 from turnwise.types import Finish, Message, Step, StopReason
@@ -54,7 +55,7 @@ def test_each_turn_is_asked_for_the_whole_conversation_with_a_seed_of_its_own():
     decoding = Decoding(temperature=0.5, top_p=0.9, top_k=3)
     engine = Watched("ab", "c")
     env = Scripted(says("x"), Step(done=True))
-    asyncio.run(run_episode(player(engine, decoding, turn_tokens=9), env.spawn(), TASK, episode_seed=7, session="s"))
+    play(engine, env, decoding=decoding, turn_tokens=9)
     prompts = [prompt for _, prompt, _ in engine.asked]
     assert prompts == [ids("<says>hi<asks>"), ids("<says>hi<asks>ab<end><says>x<asks>")]
     wanted = {"max_tokens": 9, "stop_ids": (256,), "temperature": 0.5, "top_p": 0.9, "top_k": 3}
@@ -288,7 +289,7 @@ def test_a_renderer_that_breaks_is_our_bug_and_not_the_environments():
         def parse(self, action_ids):
             raise ZeroDivisionError
 
-    who = Player(engine=Watched("a"), render=Broken())
+    who = PolicyAgent(engine=Watched("a"), render=Broken())
     with pytest.raises(ZeroDivisionError):
         asyncio.run(run_episode(who, Scripted(Step(done=True)), TASK, episode_seed=0, session="s"))
 
@@ -333,7 +334,7 @@ def test_an_episode_in_a_real_chat_template():
         letters = [i for letter in text for i in tokenizer.encode(letter)]
         return text if len(asked) == 1 else (*letters, tokenizer.eos_token_id)
 
-    who = Player(engine=ScriptedEngine(reply, render.encode_action), render=render, limits=Limits())
+    who = PolicyAgent(engine=ScriptedEngine(reply, render.encode_action), render=render)
     env = Desk()
     episode = asyncio.run(run_episode(who, env.spawn(), env.tasks("train")[0], episode_seed=0, session="s"))
     [row] = episode.rows()

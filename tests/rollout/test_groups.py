@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from byte_render import ByteRender, Scripted, Watched, player, says
+from byte_render import ByteRender, Scripted, Watched, policy, says
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError, RewardError
-from turnwise.rollout import Shuffled, run_episode, run_groups, summarise
+from turnwise.rollout import Limits, Shuffled, run_episode, run_groups, summarise
 from turnwise.seeds import derive_seed
 from turnwise.types import Finish, Group, Message, Step, StopReason, Task, Trajectory, Turn
 
@@ -18,8 +18,9 @@ TASKS = [Task(id=name) for name in ("a", "b", "c")]
 
 
 def run(env, *, tasks=TASKS, responses=2, seed=5, engine=None, limits=None, **options):
-    who = player(engine or Watched("x"), **(limits or {}))
-    return asyncio.run(asyncio.wait_for(run_groups(who, env, tasks, group_size=responses, seed=seed, **options), 20))
+    who, limits = policy(engine or Watched("x")), Limits(**(limits or {}))
+    rollout = run_groups(who, env, tasks, group_size=responses, seed=seed, limits=limits, **options)
+    return asyncio.run(asyncio.wait_for(rollout, 20))
 
 
 def test_groups_stand_in_the_order_of_tasks_and_members_whoever_finishes_first():
@@ -121,7 +122,7 @@ def test_luck_differs_between_members_and_any_episode_can_be_replayed_alone():
     assert len({one.episode_seed for one in everyone}) == 9
     assert len({one.turns[0].action_ids for one in everyone}) == 9
     assert len({one.turns[0].reward for one in everyone}) == 9
-    alone = run_episode(player(Sampler()), Dice(), TASKS[1], episode_seed=derive_seed(5, "luck", 1, 2), session="alone")
+    alone = run_episode(policy(Sampler()), Dice(), TASKS[1], episode_seed=derive_seed(5, "luck", 1, 2), session="alone")
     assert timeless(asyncio.run(alone)) == timeless(groups[1].trajectories[2])
 
 

@@ -4,17 +4,16 @@ Where a wait can only end by the work of others (an event, a barrier), a rollout
 """
 
 import asyncio
-import dataclasses
 import threading
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from byte_render import Scripted, Watched, player, says
+from byte_render import Scripted, Watched, policy, says
 from turnwise.engines import EngineSettings, LocalEngine
 from turnwise.ledger import Ledger
-from turnwise.rollout import run_groups
+from turnwise.rollout import Limits, run_groups
 from turnwise.tools import tool
 from turnwise.types import Step, Task
 
@@ -39,9 +38,9 @@ def local_engine(slots: int) -> LocalEngine:
 
 
 def run(engine, env, names, *, concurrency=1024, turns=64):
-    who = player(engine, max_turns=turns, turn_tokens=TURN)
+    limits = Limits(max_turns=turns, turn_tokens=TURN)
     tasks = [Task(id=name) for name in names]
-    rollout = run_groups(who, env, tasks, group_size=1, seed=5, concurrency=concurrency)
+    rollout = run_groups(policy(engine), env, tasks, group_size=1, seed=5, limits=limits, concurrency=concurrency)
     groups = asyncio.run(asyncio.wait_for(rollout, PATIENCE))
     return {group.task.id: group.trajectories[0] for group in groups}
 
@@ -158,7 +157,7 @@ def test_places_are_refilled_as_episodes_end_and_not_in_waves(concurrency, slots
 def test_the_ledger_of_a_rollout_tells_waiting_from_working():
     """Two tools wait side by side: the loop is idle for as long as the longer of them, not for their sum."""
     ledger = Ledger()
-    who = dataclasses.replace(player(Watched("a")), ledger=ledger)
+    who = policy(Watched("a"), ledger=ledger)
     naps = {"a": 0.3, "b": 0.2}
 
     async def nap(episode) -> Step:
@@ -167,7 +166,7 @@ def test_the_ledger_of_a_rollout_tells_waiting_from_working():
 
     with asyncio.Runner(loop_factory=ledger.new_event_loop) as runner:
         ledger.close_step()
-        runner.run(run_groups(who, Scripted(nap), [Task(id="a"), Task(id="b")], group_size=1, seed=0))
+        runner.run(run_groups(who, Scripted(nap), [Task(id="a"), Task(id="b")], group_size=1, seed=0, ledger=ledger))
         entry = ledger.close_step()
     assert 0.28 < entry.seconds["tool_wait"] < 0.45
     assert entry.seconds["render"] > 0
@@ -177,14 +176,16 @@ def test_the_ledger_of_a_rollout_tells_waiting_from_working():
 
 def test_an_episode_that_breaks_leaves_the_ledger_balanced():
     ledger = Ledger()
-    who = dataclasses.replace(player(Watched("a")), ledger=ledger)
+    who = policy(Watched("a"), ledger=ledger)
 
     async def break_down(episode) -> Step:
         if episode.task.id == "b":
             raise RuntimeError("broken")
         return Step(done=True)
 
-    asyncio.run(run_groups(who, Scripted(break_down), [Task(id="a"), Task(id="b")], group_size=1, seed=0))
+    asyncio.run(
+        run_groups(who, Scripted(break_down), [Task(id="a"), Task(id="b")], group_size=1, seed=0, ledger=ledger)
+    )
     ledger.close_step()
     with ledger.spend("update"):
         pass

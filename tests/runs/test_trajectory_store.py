@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.errors import RunError
 from turnwise.runs import read_trajectories, write_trajectories
-from turnwise.types import Finish, Group, StopReason, Task, Trajectory, Turn
+from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, Trajectory, Turn
 
 WORDS = ["<s>", "Who", "?", "search", "Oslo", "</s>"]
 TASK = Task(id="train-7", seed=2**62, data={"question": "Wer gründete Ørsted?", "answers": ["a", None], "hops": 2})
@@ -107,18 +107,45 @@ def test_files_that_hold_no_trajectories_are_one_line(tmp_path: Path):
     with pytest.raises(RunError, match=r"bad\.parquet: not a Parquet file$"):
         read_trajectories(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 2$"):
+    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 3$"):
         read_trajectories(tmp_path / "other.parquet")
 
 
 def test_files_from_before_tails_were_kept_are_read(tmp_path: Path):
     path = tmp_path / "t.parquet"
     write_trajectories(path, 0, GROUPS, None, decode)
-    table = pq.ParquetFile(path).read().drop_columns(["tail_text", "tail_ids"])
+    table = pq.ParquetFile(path).read().drop_columns(["tail_text", "tail_ids", "messages"])
     pq.write_table(table.replace_schema_metadata({"turnwise.layout": "1"}), path)
     [first, second] = read_trajectories(path)
     assert first == GROUPS[0]
     assert second.trajectories == (dataclasses.replace(LONE, tail_ids=()),)
+
+
+def test_files_from_before_messages_were_kept_are_read(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    write_trajectories(path, 0, GROUPS, None, decode)
+    table = pq.ParquetFile(path).read().drop_columns(["messages"])
+    pq.write_table(table.replace_schema_metadata({"turnwise.layout": "2"}), path)
+    assert read_trajectories(path) == GROUPS
+
+
+def test_a_trajectory_without_tokens_is_stored_by_its_messages(tmp_path: Path):
+    call = ToolCall(id="c1", name="search", arguments="{oops", problem="not JSON")
+    messages = (
+        Message(role="user", content="Wer gründete Ørsted?"),
+        Message(role="assistant", content="", thinking="Look.", tool_calls=(call,)),
+        Message(role="tool", content="nothing", tool_call_id="c1", name="search"),
+    )
+    turns = (Turn(rewards={"found": 0.1}, state_key="room-1"), Turn())
+    worded = Trajectory(task=TASK, turns=turns, stop=StopReason.AGENT_QUIT, messages=messages)
+    group = Group(task=TASK, trajectories=(worded,))
+    path = tmp_path / "t.parquet"
+    write_trajectories(path, 0, [group], None, None)
+    assert read_trajectories(path) == [group]
+    [row] = pq.ParquetFile(path).read().to_pylist()
+    assert json.loads(row["messages"][0])["content"] == "Wer gründete Ørsted?"
+    with pytest.raises(AssertionError, match="pass `decode`"):
+        write_trajectories(path, 0, GROUPS, None, None)
 
 
 def test_a_long_context_costs_few_bytes(tmp_path: Path):

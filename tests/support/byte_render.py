@@ -6,10 +6,11 @@ A letter is its code; a message is `SAYS` and its letters; the agent's turn open
 import asyncio
 import copy
 
+from turnwise.agents import Decoding, PolicyAgent
 from turnwise.engines.base import Completion
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
-from turnwise.rollout import Decoding, Limits, Player, run_episode
+from turnwise.rollout import Limits, run_episode
 from turnwise.types import Message, Step, Task
 
 END, SAYS, ASKS = 256, 257, 258
@@ -101,12 +102,15 @@ class Watched(ScriptedEngine):
         self.ended.append(session)
 
 
-def player(engine, decoding=None, **limits):
-    return Player(engine=engine, render=ByteRender(), limits=Limits(**limits), decoding=decoding or Decoding())
+def policy(engine, **given):
+    return PolicyAgent(engine=engine, render=ByteRender(), **given)
 
 
-def play(engine, env, *, episode_seed=7, task=TASK, **limits):
-    return asyncio.run(run_episode(player(engine, **limits), env.spawn(), task, episode_seed=episode_seed, session="s"))
+def play(engine, env, *, episode_seed=7, task=TASK, decoding=None, **limits):
+    agent = policy(engine, decoding=decoding or Decoding())
+    return asyncio.run(
+        run_episode(agent, env.spawn(), task, episode_seed=episode_seed, limits=Limits(**limits), session="s")
+    )
 
 
 def ids(text):

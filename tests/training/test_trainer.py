@@ -73,7 +73,7 @@ ONLINE = {
         "turn_tokens": 4,
         "max_turns": 3,
         "updates_per_rollout": 2,
-        "sampler": "curriculum",
+        "task_sampler": "curriculum",
     },
     "stability": {"filter": {"rule": "nonzero", "refill": 2}},
 }

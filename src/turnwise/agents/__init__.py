@@ -1,16 +1,28 @@
-"""Agents that are not ours to train: models behind an API play any environment through messages alone."""
+"""Who acts in an episode: the policy, a model behind an API, a person, the environment's expert, a script."""
 
+from turnwise.agents.api import ApiAgent
+from turnwise.agents.base import Agent, AgentStopped, EpisodeFailure, Move, Session, TurnTokens
+from turnwise.agents.decoding import Decoding
 from turnwise.agents.endpoint import Endpoint, EndpointSettings
-from turnwise.agents.episode import ApiPlayer, play_episode, play_tasks
-from turnwise.agents.response import Response, TaskResult, read_group
+from turnwise.agents.expert import DemonstratingExpert, ExpertAgent
+from turnwise.agents.person import PersonAgent
+from turnwise.agents.policy import PolicyAgent
+from turnwise.agents.scripted import ScriptedAgent
 
 __all__ = [
-    "ApiPlayer",
+    "Agent",
+    "AgentStopped",
+    "ApiAgent",
+    "Decoding",
+    "DemonstratingExpert",
     "Endpoint",
     "EndpointSettings",
-    "Response",
-    "TaskResult",
-    "play_episode",
-    "play_tasks",
-    "read_group",
+    "EpisodeFailure",
+    "ExpertAgent",
+    "Move",
+    "PersonAgent",
+    "PolicyAgent",
+    "ScriptedAgent",
+    "Session",
+    "TurnTokens",
 ]

@@ -1,27 +1,26 @@
-"""A person plays an environment: reads what the agent would read, writes what the agent would write.
+"""A person at a terminal as an agent: reads what the policy would read, writes what it would write.
 
 Invariant: a person's text goes the way a model's does (`parse_text`, then `Env.step`), so whatever the
 environment answers here, it answers in training; shorthand only saves typing.
 """
 
-import asyncio
 import json
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
+from turnwise.agents.base import AgentStopped, GiveBack, MessageSession, Move
 from turnwise.envs.base import Env
 from turnwise.envs.games.game import TextGame
-from turnwise.errors import EnvError
 from turnwise.render.formats import format_call, parse_text
-from turnwise.types import Json, Message, Step, Task, ToolSpec
+from turnwise.types import Json, Message, Step, StopReason, ToolSpec
 
 Ask: TypeAlias = Callable[[], str]
-"""Waits for one line; EOFError or KeyboardInterrupt means that the person is leaving."""
+"""Waits for one line; EOFError or KeyboardInterrupt means that the person leaves."""
 Show: TypeAlias = Callable[[RenderableType], None]
 
 _COMMANDS: Final = """Write what the assistant says, on one line, or:
@@ -31,60 +30,73 @@ _COMMANDS: Final = """Write what the assistant says, on one line, or:
   /quit                                  leave"""
 
 
-async def play(env: Env, task: Task, episode_seed: int, ask: Ask, show: Show) -> float:
-    """Plays one episode of `task` and returns the reward that was paid, all of it."""
-    player = env.spawn()
-    paid: dict[str, float] = {}
-    try:
-        for opening in await player.reset(task, episode_seed):
-            show(_draw(opening))
-        show(_draw_help(player))
-        while (move := _next_move(ask, show, player)) is not None:
-            step = await player.step(move)
-            for name, value in step.rewards.items():
-                paid[name] = paid.get(name, 0.0) + value
-            _show_step(step, show)
-            if step.done:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonAgent:
+    """`PersonAgent(ask=input, show=print)`: one person, who plays one episode at a time."""
+
+    ask: Ask
+    show: Show
+    concurrency = 1
+
+    def open(self, env: Env, *, session: str, context_tokens: int | None) -> "PersonSession":
+        return PersonSession(self, env)
+
+
+class PersonSession(MessageSession):
+    """Shows what the agent would read, and reads what the person writes until it is a move."""
+
+    def __init__(self, person: PersonAgent, env: Env) -> None:
+        self._ask, self._show, self._env = person.ask, person.show, env
+
+    def begin(self, messages: Sequence[Message], tools: Sequence[ToolSpec], give_back: GiveBack) -> None:
+        for message in messages:
+            self._show(_draw(message))
+        self._show(_draw_help(self._env))
+
+    async def act(self, *, max_tokens: int, seed: int) -> Move:
+        while (line := self._read_line()) is not None:
+            command, _, rest = line.partition(" ")
+            if command == "/quit":
                 break
-    finally:
-        await player.close()
-    reward = math.fsum(paid.values())
-    show(Text(f"Reward {reward:g}{_list_channels(paid, ' (', ')')}", style="bold"))
-    return reward
+            if command == "/help":
+                self._show(_draw_help(self._env))
+            elif command == "/call":
+                try:
+                    return self._move(line, _expand_call(rest, self._env.tools))
+                except ValueError as error:
+                    self._show(Text(f"/call: {error}", style="red"))
+            elif line:
+                return self._move(line, _expand_answer(line, self._env))
+        raise AgentStopped(StopReason.AGENT_QUIT)
 
+    def _move(self, line: str, text: str) -> Move:
+        """The move that a line stands for; what shorthand expanded to is shown."""
+        if text != line:
+            self._show(Text(text, style="bold"))
+        return Move(message=parse_text(text))
 
-def play_in_terminal(env: Env, task_index: int = 0, split: str = "train", episode_seed: int = 0) -> float:
-    """Plays one task of a split in this terminal: `play_in_terminal(env, task_index=3, split="test")`."""
-    tasks = env.tasks(split)
-    if not 0 <= task_index < len(tasks):
-        raise EnvError(f"no task {task_index} in '{split}': it has {len(tasks)}, counted from 0")
-    console = Console(highlight=False)
-    task = tasks[task_index]
-    console.print(Text(f"Task {task.id}, episode seed {episode_seed}", style="bold"))
-    return asyncio.run(play(env, task, episode_seed, lambda: console.input("> "), console.print))
+    def observe(self, step: Step) -> tuple[int, ...]:
+        if step.rewrites is not None:
+            self._show(Text("The conversation now reads:", style="italic"))
+        for message in step.messages if step.rewrites is None else step.rewrites:
+            self._show(_draw(message))
+        if step.rewards:
+            self._show(Text(f"reward: {list_channels(step.rewards)}", style="green"))
+        if step.done:
+            self._show(Text(f"The episode is over. {list_channels(step.metrics)}".rstrip(), style="bold"))
+        return ()
 
-
-def _next_move(ask: Ask, show: Show, env: Env) -> Message | None:
-    """The person's next message, or None when the person leaves."""
-    while True:
+    def _read_line(self) -> str | None:
+        """The next line, or None when the person leaves."""
         try:
-            line = ask().strip()
+            return self._ask().strip()
         except (EOFError, KeyboardInterrupt):
             return None
-        command, _, rest = line.partition(" ")
-        if command == "/quit":
-            return None
-        if command == "/help":
-            show(_draw_help(env))
-        elif line:
-            try:
-                text = _expand_call(rest, env.tools) if command == "/call" else _expand_answer(line, env)
-            except ValueError as error:
-                show(Text(f"/call: {error}", style="red"))
-                continue
-            if text != line:
-                show(Text(text, style="bold"))
-            return parse_text(text)
+
+
+def list_channels(values: Mapping[str, float]) -> str:
+    """`call 0.5, end 1`."""
+    return ", ".join(f"{name} {value:g}" for name, value in values.items())
 
 
 def _expand_answer(line: str, env: Env) -> str:
@@ -127,17 +139,6 @@ def _read_value(text: str) -> Json:
     return value
 
 
-def _show_step(step: Step, show: Show) -> None:
-    if step.rewrites is not None:
-        show(Text("The conversation now reads:", style="italic"))
-    for message in step.messages if step.rewrites is None else step.rewrites:
-        show(_draw(message))
-    if step.rewards:
-        show(Text(_list_channels(step.rewards, "reward: ", ""), style="green"))
-    if step.done:
-        show(Text(f"The episode is over.{_list_channels(step.metrics, ' ', '')}", style="bold"))
-
-
 def _draw(message: Message) -> Text:
     who = f"{message.role} {message.name}" if message.name else message.role
     return Text.assemble((who, "cyan"), "\n", (message.content, "dim"))
@@ -151,8 +152,3 @@ def _draw_help(env: Env) -> Text:
         drawn.append(f"\n{tool.name}", style="bold not italic")
         drawn.append(f": {tool.description}\n  {json.dumps(tool.parameters, ensure_ascii=False)}")
     return drawn
-
-
-def _list_channels(values: Mapping[str, float], before: str, after: str) -> str:
-    listed = ", ".join(f"{name} {value:g}" for name, value in values.items())
-    return f"{before}{listed}{after}" if listed else ""

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "--api", action="append", default=[], metavar="a=b", help="such as concurrency=4 or options.seed=null"
     )
     evaluate.add_argument("--save", metavar="FILE", help="write the trajectories behind the figures to a Parquet file")
-    evaluate.add_argument("--questions", metavar="FILE", help="write what was answered to each task, as JSON lines")
+    evaluate.add_argument("--answers", metavar="FILE", help="write the answers to each task, as JSON lines")
     evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
     evaluate.set_defaults(command=_evaluate)
 
@@ -167,6 +167,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from turnwise.agents import ApiAgent, Endpoint
     from turnwise.evaluation.report import show_evaluation, to_json
     from turnwise.runs import make_display
     from turnwise.training.evaluate import load_target, read_endpoint, run_evaluation
@@ -175,8 +176,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     if endpoint and options.model:
         raise ConfigError("--model and --endpoint both say who plays: give one of them")
     config = load_target(options.what, options.overrides, model=options.model, local=endpoint is None)
+    agent = ApiAgent(endpoint=Endpoint(endpoint), decoding=config.evaluate) if endpoint else None
     with make_display(Console(stderr=options.json)) as display:
-        result = run_evaluation(config, display, endpoint=endpoint, save=options.save, questions=options.questions)
+        result = run_evaluation(config, display, agent=agent, save=options.save, answers=options.answers)
     name, asked = endpoint.model if endpoint else config.model.name, config.evaluate
     if options.json:
         about = {"model": name, "env": config.env.name, "split": asked.split, "temperature": asked.temperature}
@@ -201,7 +203,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _play(options: argparse.Namespace) -> int:
-    from turnwise.agents.person import play_in_terminal
+    from turnwise.rollout.play import play_in_terminal
 
     play_in_terminal(
         _find_env(options), task_index=options.task, split=options.split, episode_seed=options.episode_seed

@@ -1,14 +1,14 @@
-"""How good is it? Episodes on held-out tasks, with intervals that say how sure we are."""
+"""Held-out success of any agent, with confidence intervals."""
 
-from turnwise.evaluation.evaluate import Evaluation, Figures, Part, evaluate
+from turnwise.evaluation.evaluate import Evaluation, Scores, Slice, evaluate
 from turnwise.evaluation.intervals import bootstrap_interval, pass_at_k, wilson_interval
 from turnwise.evaluation.settings import EvaluateSettings
 
 __all__ = [
     "EvaluateSettings",
     "Evaluation",
-    "Figures",
-    "Part",
+    "Scores",
+    "Slice",
     "bootstrap_interval",
     "evaluate",
     "pass_at_k",

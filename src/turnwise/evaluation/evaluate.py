@@ -1,31 +1,33 @@
-"""Plays held-out tasks and counts: over all of them, and apart by what their data says.
+"""Plays held-out tasks with any agent and scores them: over all tasks, and over slices by fields of their data.
 
-Invariant: an episode that failed for reasons of infrastructure is counted as failed and enters no other figure; figures
-depend on the results and the seed alone, whoever played.
+Invariant: an episode that infrastructure ended is counted as failed and enters no other score; scores depend on the
+trajectories and the seed alone, whichever agent played.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnwise.agents import ApiPlayer, Response, TaskResult, play_tasks, read_group
+from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.evaluation.intervals import bootstrap_interval, pass_curve, wilson_interval
-from turnwise.rollout import Player, run_groups
+from turnwise.ledger import Ledger
+from turnwise.rollout import Limits, run_groups
 from turnwise.seeds import derive_seed
-from turnwise.types import Group, Json, Task
+from turnwise.types import Group, Json, StopReason, Task, Trajectory
 
-_USUAL = ("hops", "source")
-_MOST_PARTS = 20
-"""A field with more values than this names tasks rather than kinds of them: it is not told apart unless asked for."""
+_DEFAULT_FIELDS = ("hops", "source")
+_MOST_SLICES = 20
+"""A field with more values than this names tasks rather than kinds of them: it makes slices only where asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What some tasks came to: `Figures(success=.93, interval=(.89, .96), tasks=200, episodes=200, ...)`."""
+class Scores:
+    """The scores of some tasks: `Scores(success=.93, interval=(.89, .96), tasks=200, episodes=200, ...)`."""
 
     success: float
-    """The share of the scored episodes."""
+    """The share of scored episodes that succeeded."""
     interval: tuple[float, float]
     """95% of such intervals hold the true success rate: Wilson's for one response per task, else the bootstrap's."""
     bootstrap: tuple[float, float]
@@ -35,9 +37,9 @@ class Figures:
     """Turns of an episode, on average."""
     tasks: int
     episodes: int
-    """How many were scored."""
+    """Scored episodes."""
     failed: int
-    """How many were not: environment, tools or endpoint broke."""
+    """Episodes that were not scored: environment, tools or endpoint broke."""
     pass_at: Mapping[int, float] = field(default_factory=dict)
     """Mean pass@k over tasks, by k; empty for one response per task."""
     means: Mapping[str, float] = field(default_factory=dict)
@@ -68,105 +70,99 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """The tasks whose data says this: `Part(field="hops", value="2", figures=...)`."""
+class Slice:
+    """The scores of the tasks with one value in a field: `Slice(field="hops", value="2", scores=...)`."""
 
     field: str
     value: str
-    figures: Figures
+    scores: Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Figures over all tasks and over parts of them, and what is behind them."""
+    """Scores over all tasks and over slices of them, and the episodes behind them."""
 
-    figures: Figures
-    parts: tuple[Part, ...] = ()
-    results: Sequence[TaskResult]
-    groups: Sequence[Group] = ()
-    """The same episodes with their tokens, where a model of ours played them."""
+    scores: Scores
+    slices: tuple[Slice, ...] = ()
+    groups: Sequence[Group]
 
     @property
     def success(self) -> float:
-        return self.figures.success
+        return self.scores.success
 
     @property
     def interval(self) -> tuple[float, float]:
-        return self.figures.interval
+        return self.scores.interval
 
     @property
     def reward(self) -> float:
-        return self.figures.reward
+        return self.scores.reward
 
     @property
     def episodes(self) -> int:
-        return self.figures.episodes
+        return self.scores.episodes
 
     def metrics(self) -> dict[str, float]:
-        """By `area/name`, as they are written into a run: `evaluate/success`, `evaluate/hops=2/success`, ..."""
-        named = {f"evaluate/{name}": value for name, value in self.figures.metrics().items()}
-        for part in self.parts:
-            place = f"evaluate/{part.field}={part.value}"
-            named |= {f"{place}/{name}": value for name, value in part.figures.metrics().items()}
+        """By `area/name`, as a run stores them: `evaluate/success`, `evaluate/hops=2/success`, ..."""
+        named = {f"evaluate/{name}": value for name, value in self.scores.metrics().items()}
+        for part in self.slices:
+            area = f"evaluate/{part.field}={part.value}"
+            named |= {f"{area}/{name}": value for name, value in part.scores.metrics().items()}
         return named
 
     def __str__(self) -> str:
-        return str(self.figures)
+        return str(self.scores)
 
 
 async def evaluate(
-    player: Player | ApiPlayer,
+    agent: Agent,
     env: Env,
     tasks: Sequence[Task],
     *,
+    limits: Limits | None = None,
     samples_per_task: int = 1,
     seed: int = 0,
     group_by: Sequence[str] | None = None,
+    ledger: Ledger | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Plays every task and counts successes, in all and for each value of the tasks' data that `group_by` names."""
+    """Plays every task and scores it, over all tasks and for each value of the data fields that `group_by` names."""
     fields = choose_fields(tasks, group_by)
-    groups: Sequence[Group] = ()
-    if isinstance(player, ApiPlayer):
-        results = await play_tasks(player, env, tasks, group_size=samples_per_task, seed=seed, progress=progress)
-    else:
-        groups = await run_groups(player, env, tasks, group_size=samples_per_task, seed=seed, progress=progress)
-        results = [read_group(group, player.render) for group in groups]
-    return Evaluation(
-        figures=measure(results, seed=seed),
-        parts=tuple(_take_apart(results, fields, seed)),
-        results=results,
-        groups=groups,
+    groups = await run_groups(
+        agent, env, tasks, group_size=samples_per_task, seed=seed, limits=limits, ledger=ledger, progress=progress
     )
+    return Evaluation(scores=score(groups, seed=seed), slices=tuple(_slice(groups, fields, seed)), groups=groups)
 
 
-def measure(results: Sequence[TaskResult], *, seed: int) -> Figures:
-    """The figures of some tasks' results."""
-    trials = [len(result.scored) for result in results]
-    successes = [sum(response.success for response in result.scored) for result in results]
-    scored = [response for result in results for response in result.scored]
-    several = any(len(result.responses) > 1 for result in results)
+def score(groups: Sequence[Group], *, seed: int) -> Scores:
+    """The scores of some tasks' groups; `seed` draws the bootstrap's samples."""
+    scored_by_task = [[t for t in group.trajectories if t.stop is not StopReason.ENV_FAILED] for group in groups]
+    trials = [len(scored) for scored in scored_by_task]
+    successes = [sum(trajectory.success for trajectory in scored) for scored in scored_by_task]
+    scored = [trajectory for task in scored_by_task for trajectory in task]
+    several = any(len(group.trajectories) > 1 for group in groups)
     bootstrap = bootstrap_interval(successes, trials, seed=derive_seed(seed, "bootstrap"))
-    return Figures(
+    return Scores(
         success=sum(successes) / max(len(scored), 1),
         interval=bootstrap if several else wilson_interval(sum(successes), len(scored)),
         bootstrap=bootstrap,
-        reward=sum(response.reward for response in scored) / max(len(scored), 1),
-        turns=sum(response.turns for response in scored) / max(len(scored), 1),
-        tasks=len(results),
+        # Summed by channel, as channels are reported: another order rounds otherwise.
+        reward=sum(math.fsum(trajectory.rewards.values()) for trajectory in scored) / max(len(scored), 1),
+        turns=sum(len(trajectory.turns) for trajectory in scored) / max(len(scored), 1),
+        tasks=len(groups),
         episodes=len(scored),
-        failed=sum(len(result.responses) for result in results) - len(scored),
+        failed=sum(len(group.trajectories) for group in groups) - len(scored),
         pass_at=pass_curve(successes, trials) if several else {},
         means=_means(scored),
     )
 
 
 def choose_fields(tasks: Sequence[Task], group_by: Sequence[str] | None) -> tuple[str, ...]:
-    """The fields of the tasks' data to tell figures apart by: those asked for, else the usual ones that are there."""
+    """The fields of the tasks' data to slice by: those in `group_by`, else the default ones that tasks have."""
     data = [task.data for task in tasks]
     if group_by is None:
-        values = {name: {_label(one[name]) for one in data if name in one} for name in _USUAL}
-        return tuple(name for name, found in values.items() if 0 < len(found) <= _MOST_PARTS)
+        values = {name: {_label(one[name]) for one in data if name in one} for name in _DEFAULT_FIELDS}
+        return tuple(name for name, found in values.items() if 0 < len(found) <= _MOST_SLICES)
     known = sorted({name for one in data for name in one})
     for name in group_by:
         if name not in known:
@@ -176,17 +172,17 @@ def choose_fields(tasks: Sequence[Task], group_by: Sequence[str] | None) -> tupl
     return tuple(group_by)
 
 
-def _take_apart(results: Sequence[TaskResult], fields: Sequence[str], seed: int) -> Iterator[Part]:
+def _slice(groups: Sequence[Group], fields: Sequence[str], seed: int) -> Iterator[Slice]:
     for name in fields:
-        members: dict[str, list[TaskResult]] = {}
-        for result in results:
-            members.setdefault(_label(result.task.data.get(name)), []).append(result)
+        members: dict[str, list[Group]] = {}
+        for group in groups:
+            members.setdefault(_label(group.task.data.get(name)), []).append(group)
         for value in sorted(members, key=_in_order):
-            yield Part(field=name, value=value, figures=measure(members[value], seed=seed))
+            yield Slice(field=name, value=value, scores=score(members[value], seed=seed))
 
 
 def _label(value: Json) -> str:
-    """`2`, `musique`; a dash for a task that does not say."""
+    """`2`, `musique`; a dash for a task without the field."""
     return "–" if value is None or value == "" else str(value)
 
 
@@ -198,7 +194,7 @@ def _in_order(label: str) -> tuple[bool, float, str]:
         return True, 0.0, label
 
 
-def _means(scored: Sequence[Response]) -> dict[str, float]:
-    """Means by name; an episode that does not have a metric counts as zero, as in a rollout's summary."""
-    names = sorted({name for response in scored for name in response.metrics} - {"success"})
-    return {name: sum(response.metrics.get(name, 0.0) for response in scored) / len(scored) for name in names}
+def _means(scored: Sequence[Trajectory]) -> dict[str, float]:
+    """Means by name; an episode without the metric counts as zero, as in a rollout's summary."""
+    names = sorted({name for trajectory in scored for name in trajectory.metrics} - {"success"})
+    return {name: sum(trajectory.metrics.get(name, 0.0) for trajectory in scored) / len(scored) for name in names}

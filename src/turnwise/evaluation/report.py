@@ -1,6 +1,6 @@
-"""An evaluation for people and for programs: a table or lines, JSON, and a file with a line per question.
+"""An evaluation for people and for programs: a table or lines, JSON, and a file with a line per task.
 
-Invariant: every form tells the same figures; none computes any.
+Invariant: every form shows the same scores; none computes any.
 """
 
 import json
@@ -11,75 +11,88 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from turnwise.agents import Response, TaskResult
 from turnwise.agents.chat import write_message
-from turnwise.evaluation.evaluate import Evaluation, Figures
+from turnwise.evaluation.evaluate import Evaluation, Scores
+from turnwise.rewards import final_answer
 from turnwise.runs.files import finite, write_text
-from turnwise.types import Json
+from turnwise.types import Group, Json, StopReason, Trajectory
 
 
 def show_evaluation(console: Console, name: str, evaluation: Evaluation) -> None:
-    """A table on a terminal; elsewhere plain lines, the last of which tells the whole."""
+    """A table on a terminal; elsewhere plain lines, the last of which is over all tasks."""
     if console.is_terminal:
         console.print(_table(name, evaluation))
     lines = [] if console.is_terminal else list(_lines(evaluation))
-    if means := evaluation.figures.means:
+    if means := evaluation.scores.means:
         lines.append(", ".join(f"{metric} {value:.3f}" for metric, value in means.items()))
     for line in [*lines, f"{name}: {evaluation}"]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def to_json(evaluation: Evaluation, about: Mapping[str, object]) -> str:
-    """The figures under the names they have in a run, after what they are about: `{"model": "small", ...}`."""
+    """The scores under the names they have in a run, after what they are about: `{"model": "small", ...}`."""
     return json.dumps(finite({**about, "metrics": evaluation.metrics()}), indent=2, ensure_ascii=False)
 
 
-def write_questions(path: Path, evaluation: Evaluation) -> None:
-    """One JSON object per task: what was asked, what is right, and how every response went."""
-    fields = list(dict.fromkeys(part.field for part in evaluation.parts))
-    lines = [json.dumps(finite(_describe(result, fields)), ensure_ascii=False) for result in evaluation.results]
+def write_answers(path: Path, evaluation: Evaluation) -> None:
+    """One JSON object per task: the question, the right answers, and every response to it."""
+    fields = list(dict.fromkeys(part.field for part in evaluation.slices))
+    lines = [json.dumps(finite(_describe(group, fields)), ensure_ascii=False) for group in evaluation.groups]
     write_text(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace").decode())
 
 
-def _describe(result: TaskResult, fields: list[str]) -> dict[str, Json]:
-    data = result.task.data
+def read_answer(trajectory: Trajectory) -> str | None:
+    """The answer in an agent's last message: the text in its tags, else all of it.
+
+    None where there is no message, or where it calls a tool instead.
+    """
+    last = trajectory.turns[-1].message if trajectory.turns else None
+    if last is None or last.tool_calls:
+        return None
+    tagged = final_answer(last.content)
+    return last.content if tagged is None else tagged
+
+
+def _describe(group: Group, fields: list[str]) -> dict[str, Json]:
+    data = group.task.data
     gold = data.get("answers", data.get("answer"))
-    described: dict[str, Json] = {"id": result.task.id}
+    described: dict[str, Json] = {"id": group.task.id}
     if "question" in data:
         described["question"] = data["question"]
     described["answers"] = gold if isinstance(gold, list | tuple) else [] if gold is None else [gold]
     if fields:
         described["by"] = {name: data.get(name) for name in fields}
-    described["responses"] = [_describe_response(response) for response in result.responses]
+    described["responses"] = [_describe_response(trajectory) for trajectory in group.trajectories]
     return described
 
 
-def _describe_response(response: Response) -> dict[str, Json]:
+def _describe_response(trajectory: Trajectory) -> dict[str, Json]:
+    failed = trajectory.stop is StopReason.ENV_FAILED
     described: dict[str, Json] = {
-        "answer": response.answer,
-        "success": None if response.failed else response.success,
-        "reward": None if response.failed else response.reward,
-        "turns": response.turns,
-        "stop": response.stop.value,
+        "answer": read_answer(trajectory),
+        "success": None if failed else trajectory.success,
+        "reward": None if failed else trajectory.reward,
+        "turns": len(trajectory.turns),
+        "stop": trajectory.stop.value,
     }
-    if response.failure:
-        described["failure"] = response.failure
-    if response.messages:
-        described["messages"] = [write_message(message) for message in response.messages]
+    if trajectory.failure:
+        described["failure"] = trajectory.failure
+    if trajectory.messages:
+        described["messages"] = [write_message(message) for message in trajectory.messages]
     return described
 
 
 def _lines(evaluation: Evaluation) -> Iterator[str]:
-    """What a table has beside the figures of the whole."""
-    whole = evaluation.figures
-    yield from (f"{part.field}={part.value}: {part.figures}" for part in evaluation.parts)
+    """What a table shows beside the scores over all tasks."""
+    whole = evaluation.scores
+    yield from (f"{part.field}={part.value}: {part.scores}" for part in evaluation.slices)
     if whole.pass_at:
         yield ", ".join(f"pass@{k} {value:.3f}" for k, value in whole.pass_at.items())
     yield f"bootstrap over tasks {_interval(whole.bootstrap)}"
 
 
 def _table(name: str, evaluation: Evaluation) -> Table:
-    whole = evaluation.figures
+    whole = evaluation.scores
     ks = list(whole.pass_at)
     table = Table(title=escape(f"{name}: success on {whole.tasks} tasks"), title_justify="left")
     table.add_column("")
@@ -88,18 +101,16 @@ def _table(name: str, evaluation: Evaluation) -> Table:
     for title in ["success", "95% interval", *further, "reward", "turns", "episodes"]:
         table.add_column(title, justify="right")
     table.add_row("all", *_cells(whole, ks), style="bold", end_section=True)
-    for part in evaluation.parts:
-        table.add_row(escape(f"{part.field} {part.value}"), *_cells(part.figures, ks))
+    for part in evaluation.slices:
+        table.add_row(escape(f"{part.field} {part.value}"), *_cells(part.scores, ks))
     return table
 
 
-def _cells(figures: Figures, ks: list[int]) -> list[str]:
-    further = [f"{figures.pass_at[k]:.3f}" if k in figures.pass_at else "–" for k in ks] or [
-        _interval(figures.bootstrap)
-    ]
-    count = f"{figures.episodes} (+{figures.failed} failed)" if figures.failed else str(figures.episodes)
-    means = [f"{figures.reward:.3f}", f"{figures.turns:.1f}"]
-    return [f"{figures.success:.3f}", _interval(figures.interval), *further, *means, count]
+def _cells(scores: Scores, ks: list[int]) -> list[str]:
+    further = [f"{scores.pass_at[k]:.3f}" if k in scores.pass_at else "–" for k in ks] or [_interval(scores.bootstrap)]
+    count = f"{scores.episodes} (+{scores.failed} failed)" if scores.failed else str(scores.episodes)
+    means = [f"{scores.reward:.3f}", f"{scores.turns:.1f}"]
+    return [f"{scores.success:.3f}", _interval(scores.interval), *further, *means, count]
 
 
 def _interval(edges: tuple[float, float]) -> str:

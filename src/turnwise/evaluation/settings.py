@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from turnwise.rollout import Decoding
+from turnwise.agents.decoding import Decoding
 from turnwise.settings import Settings
 
 
@@ -14,11 +14,11 @@ class EvaluateSettings(Decoding, Settings):
     tasks: int = Field(default=200, ge=1)
     """How many tasks of the split, from its beginning."""
     samples_per_task: int = Field(default=1, ge=1)
-    """Episodes per task; with several, pass@k is told too."""
+    """Episodes per task; with several, pass@k is reported too."""
     split: str = "test"
     group_by: tuple[str, ...] | None = None
-    """The data of tasks by which figures are told apart; None: `hops` and `source`, where tasks have them."""
+    """Fields of the tasks' data to report scores by; null: `hops` and `source`, where tasks have them."""
     every: int = Field(default=0, ge=0)
-    """Evaluate after every so many training steps; 0: only before and after training."""
+    """Evaluate every this many training steps; 0: only before and after training."""
     untrained: bool = False
-    """Also evaluate the model as it came, before the cold start."""
+    """Also evaluate the model before SFT."""

@@ -1,18 +1,22 @@
-"""Episodes: the walk from tasks to trajectories."""
+"""Episodes: the one conversation loop, groups of episodes, and the collector that feeds the learner."""
 
-from turnwise.rollout.episode import Player, run_episode
-from turnwise.rollout.groups import run_groups
-from turnwise.rollout.limits import Decoding, Limits, RolloutSettings
-from turnwise.rollout.sampler import Shuffled, TaskSampler
+from turnwise.agents.decoding import Decoding
+from turnwise.rollout.collector import RolloutBatch, RolloutCollector
+from turnwise.rollout.episode import run_episode
+from turnwise.rollout.groups import report_failures, run_groups
+from turnwise.rollout.limits import Limits, RolloutSettings
 from turnwise.rollout.summary import reward_spread, summarise
+from turnwise.rollout.task_sampler import Shuffled, TaskSampler
 
 __all__ = [
     "Decoding",
     "Limits",
-    "Player",
+    "RolloutBatch",
+    "RolloutCollector",
     "RolloutSettings",
     "Shuffled",
     "TaskSampler",
+    "report_failures",
     "reward_spread",
     "run_episode",
     "run_groups",

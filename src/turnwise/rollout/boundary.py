@@ -9,13 +9,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from turnwise.agents.base import EpisodeFailure
 from turnwise.envs.base import Env
 from turnwise.errors import TurnwiseError
 from turnwise.types import StopReason
-
-
-class EpisodeFailure(Exception):
-    """An episode cannot go on; carries the words for `failure`."""
 
 
 class boundary:  # used as a function would be: `with boundary("step"): ...`
@@ -35,8 +32,8 @@ class boundary:  # used as a function would be: `with boundary("step"): ...`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How an episode ended, whoever played it."""
+class EpisodeEnd:
+    """Why and when an episode ended."""
 
     stop: StopReason
     failure: str
@@ -44,12 +41,12 @@ class Ending:
     seconds: float
 
 
-async def conclude(
+async def run_with_limits(
     env: Env, converse: Callable[[asyncio.Timeout], Awaitable[StopReason]], *, seconds: float | None
-) -> Ending:
-    """Lets a conversation go on until somebody ends it, it breaks or its time is up, and closes its environment.
+) -> EpisodeEnd:
+    """Runs a conversation until it stops, breaks or is out of time, and closes its environment.
 
-    It is handed its clock, which it may put forward by time that is not the agent's.
+    `converse` gets its clock, which it may put forward by time that is not the agent's.
     """
     started = time.monotonic()
     failure = ""
@@ -63,12 +60,12 @@ async def conclude(
     except EpisodeFailure as error:
         stop, failure = StopReason.ENV_FAILED, str(error)
     finally:
-        left_open = await _close(env)
-    return Ending(stop=stop, failure=failure or left_open, seconds=time.monotonic() - started)
+        close_failure = await _close(env)
+    return EpisodeEnd(stop=stop, failure=failure or close_failure, seconds=time.monotonic() - started)
 
 
 async def _close(env: Env) -> str:
-    """Cleans up, and says what went wrong in it: the episode is over and scored, and nothing is taken from it."""
+    """Closes the environment and returns what broke in it; the episode is scored already, and stays so."""
     try:
         with boundary("close"):
             await env.close()

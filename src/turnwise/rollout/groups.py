@@ -1,16 +1,19 @@
-"""Many episodes at once: groups of one task each, all running side by side on one engine.
+"""Many episodes at once: groups of one task each, all running side by side, whoever the agent is.
 
-Invariant: an episode's seed is derived from (seed, place of its task, member), so any one of them can be replayed
-alone; and the order of groups and members is that of the tasks asked for, whoever finishes first.
+Invariant: an episode's seed is derived from (seed, index of its task, member), so any one of them can be replayed
+alone; groups and members are in the order of the tasks, in whatever order they finish.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError, TurnwiseError
-from turnwise.rollout.episode import Player, run_episode
+from turnwise.ledger import Ledger
+from turnwise.rollout.episode import run_episode
+from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
 from turnwise.types import Group, StopReason, Task, Trajectory
 
@@ -18,17 +21,22 @@ log = logging.getLogger(__name__)
 
 
 async def run_groups(
-    player: Player,
+    agent: Agent,
     env: Env,
     tasks: Sequence[Task],
     *,
     group_size: int,
     seed: int,
+    limits: Limits | None = None,
     concurrency: int = 1024,
+    ledger: Ledger | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Group]:
-    """Plays every task `group_size` times: `await run_groups(player, env, tasks, group_size=8, seed=0)`."""
-    places = asyncio.Semaphore(concurrency)
+    """Plays every task `group_size` times: `await run_groups(agent, env, tasks, group_size=8, seed=0)`.
+
+    As many episodes are under way at once as `concurrency` and the agent's own allow.
+    """
+    places = asyncio.Semaphore(min(concurrency, agent.concurrency or concurrency))
     total, finished = len(tasks) * group_size, 0
 
     async def play(index: int, member: int) -> Trajectory:
@@ -36,15 +44,20 @@ async def run_groups(
         episode_seed = derive_seed(seed, "luck", index, member)
         async with places:
             trajectory = await run_episode(
-                player, env.spawn(), tasks[index], episode_seed=episode_seed, session=f"{seed}/{index}/{member}"
+                agent,
+                env.spawn(),
+                tasks[index],
+                episode_seed=episode_seed,
+                limits=limits,
+                session=f"{seed}/{index}/{member}",
             )
         finished += 1
         progress(finished, total)
         return trajectory
 
     try:
-        # Whatever the loop does that is not charged elsewhere is the environments' work.
-        with player.ledger.spend("environment"):
+        # Whatever runs in the event loop and is not charged elsewhere is environment code.
+        with (ledger or Ledger()).spend("environment"):
             async with asyncio.TaskGroup() as running:
                 plays = [
                     [running.create_task(play(index, member)) for member in range(group_size)]
@@ -59,7 +72,7 @@ async def run_groups(
         Group(task=task, trajectories=tuple(member.result() for member in members))
         for task, members in zip(tasks, plays, strict=True)
     ]
-    _report_failures(groups)
+    report_failures([trajectory for group in groups for trajectory in group.trajectories], "episode")
     return groups
 
 
@@ -69,10 +82,10 @@ def _first(errors: BaseExceptionGroup[TurnwiseError]) -> TurnwiseError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _report_failures(groups: Sequence[Group]) -> None:
-    everyone = [trajectory for group in groups for trajectory in group.trajectories]
-    failed = [trajectory for trajectory in everyone if trajectory.stop is StopReason.ENV_FAILED]
-    if failed and len(failed) == len(everyone):
-        raise EnvError(f"every episode failed, the first in {failed[0].failure}; try `turnwise check`")
+def report_failures(trajectories: Sequence[Trajectory], what: str) -> None:
+    """Warns of failed episodes, and raises where all of them failed; `what` they are called: `episode`."""
+    failed = [trajectory for trajectory in trajectories if trajectory.stop is StopReason.ENV_FAILED]
+    if failed and len(failed) == len(trajectories):
+        raise EnvError(f"every {what} failed, the first in {failed[0].failure}; try `turnwise check`")
     if failed:
-        log.warning("%d of %d episodes failed, the first in %s", len(failed), len(everyone), failed[0].failure)
+        log.warning("%d of %d %ss failed, the first in %s", len(failed), len(trajectories), what, failed[0].failure)

@@ -1,7 +1,7 @@
-"""What a batch of episodes came to, in numbers for the curves.
+"""Metrics of a batch of episodes.
 
-Invariant: every episode is counted: those that failed are in `rollout/failed` and in the tokens that were sampled and
-read, which they cost like any other, and in no mean.
+Invariant: every episode is counted: failed ones are in `rollout/failed` and in the tokens sampled and read, which they
+cost like any other, and in no mean.
 """
 
 import statistics
@@ -27,8 +27,10 @@ def summarise(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/turns_cut": _mean(float(turn.finish is Finish.LENGTH) for turn in turns),
     }
     for reason in StopReason:
-        if reason is not StopReason.ENV_FAILED:
-            summary[f"rollout/stop_{reason}"] = _mean(float(trajectory.stop is reason) for trajectory in played)
+        share = _mean(float(trajectory.stop is reason) for trajectory in played)
+        # A policy never quits: the curve is for agents that can.
+        if reason is not StopReason.ENV_FAILED and (share or reason is not StopReason.AGENT_QUIT):
+            summary[f"rollout/stop_{reason}"] = share
     return (
         summary
         | _means(played, "reward", [t.rewards for t in played])
@@ -37,13 +39,13 @@ def summarise(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _means(played: Sequence[Trajectory], area: str, values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means by name; an episode that does not have a reward was not paid it, and counts as zero."""
+    """Means by name; an episode without the reward counts as zero."""
     names = sorted({name for value in values for name in value})
     return {f"{area}/{name}": sum(value.get(name, 0.0) for value in values) / len(played) for name in names}
 
 
 def reward_spread(group: Group) -> float | None:
-    """The standard deviation of what a group's trajectories were paid; None when none of them was played.
+    """The standard deviation of the rewards of a group's trajectories; None when all of them failed.
 
     Equal rewards spread by exactly zero, whatever sums of their parts round to.
     """

@@ -1,12 +1,14 @@
 """Trajectories on disk: one Parquet file per training step or evaluation, one row per trajectory.
 
 Invariant: what is read back equals what was written, and any Parquet reader can show it, text included. A turn is one
-struct, so its tokens, logprobs and text cannot come apart. Logprobs are kept as float32, as engines compute them and
-the learner reads them (`Row.logprobs`): one that was never a float32 is rounded to the nearest.
+struct, so its tokens, logprobs and text cannot come apart; a trajectory without tokens has its messages instead.
+Logprobs are kept as float32, as engines compute them and the learner reads them (`Row.logprobs`): one that was never a
+float32 is rounded to the nearest.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias, TypedDict
 
@@ -17,14 +19,14 @@ import pyarrow.parquet as pq
 
 from turnwise.errors import RunError
 from turnwise.runs.files import replaced
-from turnwise.types import Finish, Group, StopReason, Task, Trajectory, Turn
+from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, Trajectory, Turn
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
 
-_LAYOUT = "2"
-_WITHOUT_TAILS = "1"
-"""The layout before tails were kept: no trajectory of it has one."""
+_LAYOUT = "3"
+_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",)}
+"""The columns that older layouts lack: no trajectory of theirs has any."""
 _NUMBERS = pa.map_(pa.string(), pa.float64())
 _TURN = pa.struct(
     [
@@ -58,6 +60,7 @@ SCHEMA = pa.schema(
         ("turns", pa.list_(_TURN)),
         ("tail_text", pa.string()),
         ("tail_ids", pa.list_(pa.int32())),
+        ("messages", pa.list_(pa.string())),
     ],
     metadata={"turnwise.layout": _LAYOUT},
 )
@@ -93,6 +96,7 @@ class _TrajectoryRow(TypedDict):
     turns: Sequence[_TurnRow]
     tail_text: str
     tail_ids: Sequence[int]
+    messages: Sequence[str]
 
 
 # Token ids repeat, so a dictionary shrinks them; floats do not, and split into bytes at least their exponents do.
@@ -105,16 +109,16 @@ def write_trajectories(
     step: int,
     groups: Sequence[Group],
     advantages: Mapping[tuple[int, int], Floats] | None,
-    decode: Decode,
+    decode: Decode | None,
 ) -> None:
     """Writes the trajectories of one step, atomically.
 
     `advantages[group, member]` has one number per action token of that trajectory, in order of time; a trajectory
-    that did not train has none, and null is written.
+    that did not train has none, and null is written. Trajectories without tokens need no `decode`.
     """
     given = advantages or {}
     rows = [
-        _to_row(step, index, member, trajectory, given.get((index, member)), decode)
+        _to_row(step, index, member, trajectory, given.get((index, member)), decode or _decode_nothing)
         for index, group in enumerate(groups)
         for member, trajectory in enumerate(_members(group))
     ]
@@ -141,10 +145,9 @@ def _read_table(path: Path) -> pa.Table:
     except pa.ArrowInvalid:
         raise RunError(f"{path}: not a Parquet file") from None
     layout = (table.schema.metadata or {}).get(b"turnwise.layout", b"none").decode()
-    if layout == _WITHOUT_TAILS:
-        none = pa.array([[]] * len(table), SCHEMA.field("tail_ids").type)
-        return table.append_column(SCHEMA.field("tail_ids"), none)
-    if layout != _LAYOUT:
+    for name in _OLD_LAYOUTS.get(layout, ()):
+        table = table.append_column(SCHEMA.field(name), pa.array([[]] * len(table), SCHEMA.field(name).type))
+    if layout not in (_LAYOUT, *_OLD_LAYOUTS):
         raise RunError(f"{path}: trajectories of layout {layout}, but this version of turnwise reads layout {_LAYOUT}")
     return table
 
@@ -182,6 +185,7 @@ def _to_row(
         ],
         "tail_text": _storable(decode(trajectory.tail_ids)),
         "tail_ids": trajectory.tail_ids,
+        "messages": [_storable(json.dumps(asdict(message), ensure_ascii=False)) for message in trajectory.messages],
     }
 
 
@@ -230,7 +234,18 @@ def _from_row(row: _TrajectoryRow) -> Trajectory:
         seconds=row["seconds"],
         failure=row["failure"],
         tail_ids=tuple(row["tail_ids"]),
+        messages=tuple(_read_message(text) for text in row["messages"]),
     )
+
+
+def _read_message(text: str) -> Message:
+    data = json.loads(text)
+    return Message(**{**data, "tool_calls": tuple(ToolCall(**call) for call in data["tool_calls"])})
+
+
+def _decode_nothing(ids: Sequence[int]) -> str:
+    assert not ids, "tokens are stored with their text: pass `decode`"
+    return ""
 
 
 def _from_struct(turn: _TurnRow) -> Turn:

@@ -1,6 +1,5 @@
 """Steady training: which groups are learnt from, what a collapse looks like, and what is done about it."""
 
-from turnwise.stability.collector import Lot, Supply
 from turnwise.stability.controller import Act, Controller, Mode, StabilitySettings, Verdict
 from turnwise.stability.filters import FilterSettings, Selection, select
 from turnwise.stability.findings import Finding, Kind, Severity
@@ -15,7 +14,6 @@ __all__ = [
     "Finding",
     "Information",
     "Kind",
-    "Lot",
     "Mode",
     "Monitor",
     "MonitorSettings",
@@ -24,7 +22,6 @@ __all__ = [
     "Selection",
     "Severity",
     "StabilitySettings",
-    "Supply",
     "Verdict",
     "Vitals",
     "measure",

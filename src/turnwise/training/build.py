@@ -1,6 +1,6 @@
-"""From a config to the parts that run: environment, model, renderer, engine.
+"""From a config to the components of a run: environment, model, renderer, engine.
 
-Invariant: whatever a user can get wrong is found here, cheapest first, before any long work starts.
+Invariant: users' mistakes are found here, cheapest first, before any long work starts.
 """
 
 import asyncio
@@ -9,27 +9,28 @@ from dataclasses import dataclass
 
 import torch
 
+from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedAgent
 from turnwise.config import Config
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
-from turnwise.errors import EnvError, TurnwiseError
+from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
 from turnwise.models.loading import LoadedModel, load_model, require_context
 from turnwise.render import ChatRender, format_message, make_render
-from turnwise.rollout import Decoding, Player
-from turnwise.types import Message, Task
+from turnwise.rollout import Limits, run_episode
+from turnwise.types import StopReason, Task
 
 _TEXT_SAMPLES = 400
 """Episodes whose text the built-in model's tokenizer is trained on."""
 _TEXT_TURNS = 32
-"""Turns of each that are listened to: an environment may leave it to the rollout's limits to end an episode."""
+"""Turns of each that are sampled: an environment may leave it to the rollout's limits to end an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Everything an experiment works with; the learner is the trainer's own."""
+class Components:
+    """Everything a run works with but the learner, which the trainer makes."""
 
     env: Env
     train_tasks: Sequence[Task]
@@ -39,31 +40,29 @@ class Parts:
     engine: LocalEngine
     autocast: torch.dtype | None
     ledger: Ledger
-    """Where the time of all of them is charged."""
+    """Where all of them charge their time."""
 
-    def player(self, config: Config, decoding: Decoding) -> Player:
-        """Who plays: in training with the rollout's decoding, in evaluation with its own."""
-        return Player(
-            engine=self.engine, render=self.render, limits=config.rollout, decoding=decoding, ledger=self.ledger
-        )
+    def policy(self, decoding: Decoding) -> PolicyAgent:
+        """The model as an agent: in training with the rollout's decoding, in evaluation with its own."""
+        return PolicyAgent(engine=self.engine, render=self.render, decoding=decoding, ledger=self.ledger)
 
 
 def assemble(
     config: Config, *, env: Env | None = None, tasks: Sequence[Task] | None = None, ledger: Ledger | None = None
-) -> Parts:
-    """Makes every part once. `env` and `tasks` stand in for what the config names, for those who have them at hand."""
+) -> Components:
+    """Makes every component once; `env` and `tasks` replace those that the config names."""
     env = make_env(config.env) if env is None else env
     train_tasks = env.tasks("train") if tasks is None else tasks
     test_tasks = env.tasks(config.evaluate.split) if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     _require_tasks(test_tasks, config.evaluate.split)
     choose_fields(test_tasks[: config.evaluate.tasks], config.evaluate.group_by)
-    asyncio.run(_rehearse(env.spawn(), train_tasks[0]))
+    asyncio.run(smoke_test_env(env, train_tasks[0]))
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
     autocast = torch.bfloat16 if config.model.autocast else None
     ledger = ledger or Ledger()
-    return Parts(
+    return Components(
         env=env,
         train_tasks=train_tasks,
         test_tasks=test_tasks[: config.evaluate.tasks],
@@ -82,40 +81,27 @@ def assemble(
 
 
 def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
-    """What is said in some episodes, by the environment and, where there is one, its expert."""
+    """The text of some episodes: the environment's, and its expert's where it has one."""
     for spec in env.tools:
         arguments = ", ".join(spec.parameters.get("properties") or {})  # type: ignore[arg-type]  # an object's keys
         yield f"{spec.name}({arguments}): {spec.description}"
+    agent: Agent = ScriptedAgent() if type(env).expert is Env.expert else ExpertAgent()
+    limits = Limits(max_turns=_TEXT_TURNS)
     for place, task in enumerate(tasks[:_TEXT_SAMPLES]):
-        yield from asyncio.run(_conversation(env.spawn(), task, episode_seed=place))
+        episode = asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=place, limits=limits))
+        if episode.stop is StopReason.ENV_FAILED:
+            raise EnvError(f"task '{task.id}' failed in {episode.failure}; try `turnwise check`")
+        yield from (format_message(m) if m.role == "assistant" else m.content for m in episode.messages)
 
 
-async def _conversation(env: Env, task: Task, episode_seed: int) -> list[str]:
-    try:
-        messages = list(await env.reset(task, episode_seed))
-        for _ in range(_TEXT_TURNS if type(env).expert is not Env.expert else 0):
-            messages.append(env.expert())
-            step = await env.step(messages[-1])
-            messages += step.messages
-            if step.done:
-                break
-    finally:
-        await env.close()
-    return [format_message(m) if m.role == "assistant" else m.content for m in messages]
-
-
-async def _rehearse(env: Env, task: Task) -> None:
-    """One move of one episode, before the model is loaded: a broken environment or reward shows itself here."""
-    try:
-        await env.reset(task, 0)
-        await env.step(Message(role="assistant", content="Hello."))
-        await env.close()
-    except TurnwiseError:
-        raise
-    except Exception as error:
+async def smoke_test_env(env: Env, task: Task) -> None:
+    """One move of one episode, before the model is loaded, finds an environment or reward that is broken."""
+    hello = ScriptedAgent(replies=["Hello."])
+    episode = await run_episode(hello, env.spawn(), task, episode_seed=0, limits=Limits(max_turns=1))
+    if episode.failure:
         raise EnvError(
-            f"{type(env).__name__} failed in a rehearsal: {type(error).__name__}: {error}; `turnwise check` tells more"
-        ) from error
+            f"{type(env).__name__} failed in a smoke test, in {episode.failure}; `turnwise check` tells more"
+        )
 
 
 def _require_tasks(tasks: Sequence[Task], split: str) -> None:

@@ -1,22 +1,23 @@
-"""`turnwise eval`: from what a person names (a run, a recipe, a model, an endpoint) to an evaluation.
+"""From a config and an agent to an evaluation: `turnwise.evaluate` and `turnwise eval`.
 
-Invariant: whatever cannot work, a folder to write into included, is said before the first episode is played.
+Invariant: what cannot work, an unwritable file included, is an error before the first episode is played.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from turnwise.agents import ApiPlayer, Endpoint, EndpointSettings
+from turnwise.agents import Agent, EndpointSettings
 from turnwise.config import Config, load_config, load_run_config
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
 from turnwise.errors import ConfigError, EnvError, RunError
 from turnwise.evaluation.evaluate import Evaluation, evaluate
-from turnwise.evaluation.report import write_questions
-from turnwise.rollout import Player
-from turnwise.runs import Display, RunDirectory, write_trajectories
+from turnwise.evaluation.report import write_answers
+from turnwise.runs import Display, RunDirectory, make_display, write_trajectories
+from turnwise.runs.store import Decode
 from turnwise.settings import parse_settings
 from turnwise.training.build import assemble
 from turnwise.types import Task
@@ -25,9 +26,9 @@ _logger = logging.getLogger(__name__)
 
 
 def load_target(what: str, overrides: Sequence[str] = (), *, model: str | None = None, local: bool = True) -> Config:
-    """The config to evaluate by, its model the one that is named: by a run, one of its checkpoints, or by `model`.
+    """The config to evaluate by, with the model of a run, of one of its checkpoints, or the one that `model` names.
 
-    Without `local`, somebody else's model plays, and a run needs no checkpoint.
+    Without `local`, another agent plays than the run's model, and the run needs no checkpoint.
     """
     path = Path(what)
     if path.is_dir():
@@ -62,40 +63,48 @@ def read_endpoint(
 
 def run_evaluation(
     config: Config,
-    display: Display,
+    display: Display | None = None,
     *,
-    endpoint: EndpointSettings | None = None,
+    agent: Agent | None = None,
+    env: Env | None = None,
+    tasks: Sequence[Task] | None = None,
     save: str | None = None,
-    questions: str | None = None,
+    answers: str | None = None,
 ) -> Evaluation:
-    """Evaluates the config's model, or in its place the one behind an endpoint, and writes the files asked for."""
-    for file in (save, questions):
-        _require_place(file)
-    if endpoint is None:
-        parts = assemble(config)
-        result = _play(parts.player(config, config.evaluate), parts.env, parts.test_tasks, config, display)
-        if save:
-            write_trajectories(Path(save), 0, result.groups, None, parts.render.decode)
+    """Evaluates the config's model, or `agent` in its place, and writes the files asked for.
+
+    `env` and `tasks` replace those that the config names. `save` names a Parquet file of the trajectories, `answers` a
+    file of JSON lines, one per task.
+    """
+    for file in (save, answers):
+        _require_writable(file)
+    decode: Decode | None = None
+    if agent is None:
+        components = assemble(config, env=env, tasks=tasks)
+        agent, env, tasks = components.policy(config.evaluate), components.env, components.test_tasks
+        decode = components.render.decode
     else:
-        if save:
-            raise ConfigError("--save keeps tokens, and an endpoint gives none: --questions keeps its conversations")
-        player = ApiPlayer(endpoint=Endpoint(endpoint), limits=config.rollout, decoding=config.evaluate)
-        env = make_env(config.env)
-        result = _play(player, env, _held_out(env, config), config, display)
-    if questions:
-        write_questions(Path(questions), result)
+        env = make_env(config.env) if env is None else env
+        tasks = _held_out(env, config) if tasks is None else tasks[: config.evaluate.tasks]
+    with make_display() if display is None else nullcontext(display) as shown:
+        result = _play(agent, env, tasks, config, shown)
+    if save:
+        write_trajectories(Path(save), 0, result.groups, None, decode)
+    if answers:
+        write_answers(Path(answers), result)
     return result
 
 
-def _play(player: Player | ApiPlayer, env: Env, tasks: Sequence[Task], config: Config, display: Display) -> Evaluation:
+def _play(agent: Agent, env: Env, tasks: Sequence[Task], config: Config, display: Display) -> Evaluation:
     if config.evaluate.samples_per_task > 1 and config.evaluate.temperature == 0:
         _logger.warning("evaluate.temperature is 0: samples differ by episode seed alone; raise it for pass@k")
     display.stage("evaluation", 0)
     return asyncio.run(
         evaluate(
-            player,
+            agent,
             env,
             tasks,
+            limits=config.rollout,
             samples_per_task=config.evaluate.samples_per_task,
             seed=config.seed,
             group_by=config.evaluate.group_by,
@@ -133,7 +142,7 @@ def _with_model(config: Config, name: str) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def _require_place(file: str | None) -> None:
+def _require_writable(file: str | None) -> None:
     if file is None:
         return
     path = Path(file).absolute()

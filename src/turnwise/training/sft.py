@@ -1,7 +1,7 @@
-"""The cold start: imitation of demonstrations, before reinforcement learning begins.
+"""Supervised fine-tuning on demonstrations, the cold start before reinforcement learning.
 
-Invariant: a demonstration is a trajectory like any other. An expert is played through the same episodes, and its words
-become actions where a model would have sampled them, so the same masks hold.
+Invariant: a demonstration is a trajectory like any other. The expert plays in the same loop, and its messages become
+actions where a model would have sampled them, so the same masks hold.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from turnwise.engines.scripted import ScriptedEngine
+from turnwise.agents import DemonstratingExpert
 from turnwise.envs.base import Env
-from turnwise.errors import ConfigError, EnvError
+from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.sft import SFTSettings, sft_step
 from turnwise.render.base import Render
-from turnwise.rollout import Limits, Player, Shuffled, run_episode
+from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.seeds import derive_seed
 from turnwise.types import Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
 
@@ -34,21 +34,18 @@ async def play_expert(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Trajectory]:
     """One demonstration per task by the environment's own expert."""
+    expert = DemonstratingExpert(render=render, context_limit=context_limit)
     played: list[Trajectory] = []
     for place, task in enumerate(tasks):
-        live = env.spawn()
-        expert = ScriptedEngine(_speak_for(live, render), render.encode_action, context_limit=context_limit)
-        player = Player(engine=expert, render=render, limits=limits)
         episode_seed = derive_seed(seed, "expert", place)
-        played.append(await run_episode(player, live, task, episode_seed=episode_seed, session="expert"))
+        played.append(await run_episode(expert, env.spawn(), task, episode_seed=episode_seed, limits=limits))
         progress(place + 1, len(tasks))
-    if all(trajectory.stop is StopReason.ENV_FAILED for trajectory in played):
-        raise EnvError(f"every demonstration failed, the first in {played[0].failure}; try `turnwise check`")
+    report_failures(played, "demonstration")
     return played
 
 
 def read_chats(path: str, render: Render) -> list[Trajectory]:
-    """The chats of a JSONL file as trajectories: what an assistant said is action, all else is context."""
+    """The chats of a JSONL file as trajectories: an assistant's messages are actions, all else is context."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"sft.chats: no file {path}: give a JSONL file of chats, or null for the expert")
@@ -95,19 +92,15 @@ def run_sft(
 
 
 def count_sft_steps(demonstrations: int, settings: SFTSettings) -> int:
-    """How many optimizer steps the cold start takes; the last one may go round to the first demonstrations."""
+    """How many optimizer steps SFT takes; the last one may wrap around to the first demonstrations."""
     return -(-demonstrations * settings.epochs // settings.batch)
 
 
-def _speak_for(live: Env, render: Render) -> Callable[[str, Sequence[int]], str]:
-    return lambda session, prompt: render.write(live.expert())
-
-
 def _from_chat(messages: Sequence[Message], tools: Sequence[ToolSpec], render: Render, name: str) -> Trajectory:
-    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
     turns: list[Turn] = []
-    for number, place in enumerate(spoken):
-        before = messages[spoken[number - 1] + 1 if turns else 0 : place]
+    for number, place in enumerate(replies):
+        before = messages[replies[number - 1] + 1 if turns else 0 : place]
         context = render.extend(turns[-1].action_ids, before) if turns else render.start(before, tools)
         action = render.encode_action(render.write(messages[place]))
         turns.append(Turn(context_ids=context, action_ids=action, logprobs=(0.0,) * len(action), opens_row=number == 0))

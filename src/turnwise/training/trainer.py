@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from turnwise.compute.garbage import seldom_collecting
@@ -20,7 +21,7 @@ from turnwise.learner.forward_runner import Passes, seeded
 from turnwise.learner.learner import Learner, Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
-from turnwise.rollout import Shuffled, summarise
+from turnwise.rollout import RolloutBatch, RolloutCollector, Shuffled, summarise
 from turnwise.runs import (
     Checkpoints,
     Display,
@@ -40,8 +41,8 @@ from turnwise.runs.ledger.recorder import Books
 from turnwise.runs.report.writer import write_report
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
-from turnwise.stability import Act, Controller, Information, Lot, Supply, Verdict, measure
-from turnwise.training.build import Parts, assemble
+from turnwise.stability import Act, Controller, Information, Verdict, measure, select
+from turnwise.training.build import Components, assemble
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Group, Task
 
@@ -81,7 +82,7 @@ def run_training(
     return directory
 
 
-def _require_demonstrations(config: Config, parts: Parts) -> None:
+def _require_demonstrations(config: Config, parts: Components) -> None:
     """Finds out that there is nothing to imitate before a run is begun that could not be begun again."""
     if config.sft is None:
         return
@@ -95,7 +96,7 @@ class Trainer:
     """One run: its parts, its learner, and what it writes down."""
 
     def __init__(
-        self, config: Config, parts: Parts, directory: RunDirectory, metrics: MetricsLog, display: Display
+        self, config: Config, parts: Components, directory: RunDirectory, metrics: MetricsLog, display: Display
     ) -> None:
         self.config, self.parts, self.directory = config, parts, directory
         self.metrics, self.display = metrics, display
@@ -104,9 +105,15 @@ class Trainer:
         """When the report was last written; a run begins as if it just had been."""
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
         self.findings = FindingsLog(directory.path / "findings.jsonl")
-        player = parts.player(config, config.rollout)
-        self.supply = Supply(player, parts.env, parts.train_tasks, config.rollout, seed=config.seed)
-        self.waiting: list[Lot] = []
+        self.collector = RolloutCollector(
+            parts.policy(config.rollout),
+            parts.env,
+            parts.train_tasks,
+            config.rollout,
+            seed=config.seed,
+            ledger=parts.ledger,
+        )
+        self.waiting: list[RolloutBatch] = []
         """Sampled, and not learnt from yet."""
         self.controller = Controller(config.stability, config.regime)
         self.asleep: Mapping[str, object] = {}
@@ -150,16 +157,22 @@ class Trainer:
         self._save(0, learner)
         return learner, 0
 
-    async def _sample(self, step: int) -> Lot:
+    async def _sample(self, step: int) -> RolloutBatch:
         """The next lot; all that one set of weights serves are sampled together."""
         if not self.waiting:
             for ahead in range(self.config.rollout.updates_per_rollout):
                 await self._load_engine(step)
-                lot = await self.supply.sample(step + ahead, self.controller.regime.filter, self._progress("episodes"))
+                keep = self.controller.regime.filter
+                lot = await self.collector.collect(
+                    step + ahead,
+                    partial(select, settings=keep),
+                    refill=keep.refill,
+                    progress=self._progress("episodes"),
+                )
                 self.waiting.append(lot)
         return self.waiting.pop(0)
 
-    def _diagnose(self, step: int, lot: Lot, update: Update) -> Verdict:
+    def _diagnose(self, step: int, lot: RolloutBatch, update: Update) -> Verdict:
         """What the step's samples and its update say about the health of the run, and what is to be done."""
         if not self.controller.watches:
             return Verdict(metrics={})
@@ -170,7 +183,7 @@ class Trainer:
             verdict = self.controller.observe(step, vitals, may_act=not self.waiting)
             return replace(verdict, metrics={**verdict.metrics, **(vitals.metrics() if vitals else {})})
 
-    def _compare_prompts(self, lot: Lot) -> Information | None:
+    def _compare_prompts(self, lot: RolloutBatch) -> Information | None:
         """What the thoughts of a lot say of the prompts they answer."""
         parts, config = self.parts, self.config
         replies = first_replies(
@@ -230,9 +243,11 @@ class Trainer:
         settings = self.config.evaluate
         with self.ledger.spend("evaluate"):
             result = await evaluate(
-                self.parts.player(self.config, settings),
+                self.parts.policy(settings),
                 self.parts.env,
                 self.parts.test_tasks,
+                limits=self.config.rollout,
+                ledger=self.ledger,
                 samples_per_task=settings.samples_per_task,
                 seed=self._seed("evaluate"),
                 group_by=settings.group_by,
@@ -254,7 +269,7 @@ class Trainer:
             assert isinstance(step, int)
             self.checkpoints.hold(step)
             load_weights(self.parts.loaded.model, checkpoint / "model")
-        self.supply.sampler.load_state_dict(_section(state, "sampler"))
+        self.collector.task_sampler.load_state_dict(_section(state, "sampler"))
         self.controller.load_state_dict(_section(state, "stability"))
         self.checkpoints.pin_only(self.controller.wanted_checkpoints)
         learner = self._make_learner({**_section(state, "asleep"), **_section(state, "learner")}, version=step)
@@ -297,7 +312,7 @@ class Trainer:
             "step": step,
             "learner": learner.state_dict(),
             "asleep": dict(self.asleep),
-            "sampler": self.supply.sampler.state_dict(),
+            "sampler": self.collector.task_sampler.state_dict(),
             "stability": self.controller.state_dict(),
             "rng": dict(capture_rng()),
         }
@@ -326,7 +341,7 @@ class Trainer:
             write_report(self.directory, *unwritten)
         self.reported = time.monotonic()
 
-    def _record(self, step: int, lot: Lot, update: Update, verdict: Verdict, learnt: float) -> None:
+    def _record(self, step: int, lot: RolloutBatch, update: Update, verdict: Verdict, learnt: float) -> None:
         with self.ledger.spend("store"):
             summary = summarise(lot.groups)
             pace = {

@@ -1,7 +1,7 @@
-"""Which items a step works on: tasks of a training step, demonstrations of a cold start.
+"""Which items a step works on: tasks of a training step, demonstrations of SFT.
 
-Invariant: what is drawn follows from the seed and from what was drawn and learnt before, all of it in `state_dict`, so
-a resumed run draws what the unbroken one would have.
+Invariant: what is drawn follows from the seed, the draws before and the success rates seen, all of it in `state_dict`,
+so a resumed run draws what the unbroken one would have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from turnwise.types import Group, StopReason, Task
 
 T = TypeVar("T")
 
-Sampler: TypeAlias = Literal["uniform", "curriculum", "hard"]
+TaskRule: TypeAlias = Literal["uniform", "curriculum", "hard"]
 
-_MEMORY = 0.5
-"""What a task's newest success rate weighs in what is remembered of it: the policy that made older ones is gone."""
-_DOUBT = 0.05
-"""What a task weighs at the least, so that none that was ever drawn is out of reach for good."""
+_NEWEST_WEIGHT = 0.5
+"""The weight of a task's newest success rate in its moving average: the policy that made older ones is gone."""
+_MIN_WEIGHT = 0.05
+"""The least weight of a task, so that every task seen can be drawn again."""
 
 
 class Shuffled(Generic[T]):
@@ -45,13 +45,13 @@ class Shuffled(Generic[T]):
 
 
 class TaskSampler:
-    """Draws the tasks to play: in a shuffled order, and where the rule says so, some that were played before.
+    """Draws the tasks to play: in a shuffled order, and by the rules `curriculum` and `hard` also replays some.
 
-    `curriculum` plays again what is solved sometimes, at best half of the time (weight p (1 − p) of a success rate p);
-    `hard` plays again what is seldom solved (weight 1 − p). Both go by the environment's metric `success`.
+    `curriculum` replays what is solved sometimes, best half of the time (weight p (1 − p) of a success rate p);
+    `hard` replays what is seldom solved (weight 1 − p). Both go by the environment's metric `success`.
     """
 
-    def __init__(self, tasks: Sequence[Task], *, rule: Sampler, replay: float, seed: int) -> None:
+    def __init__(self, tasks: Sequence[Task], *, rule: TaskRule, replay: float, seed: int) -> None:
         self._tasks, self._rule, self._seed = tasks, rule, seed
         self._replay = 0.0 if rule == "uniform" else replay
         self._fresh = Shuffled(range(len(tasks)), per_step=1, seed=seed)
@@ -60,25 +60,25 @@ class TaskSampler:
         self._rates: dict[int, float] = {}
 
     def draw(self, count: int) -> list[int]:
-        """The places of the next `count` tasks; those that are played again come last."""
-        again = self._draw_again(round(count * self._replay))
-        fresh = [self._fresh.draw(self._position + place)[0] for place in range(count - len(again))]
+        """The indices of the next `count` tasks, replayed ones last."""
+        replayed = self._draw_replays(round(count * self._replay))
+        fresh = [self._fresh.draw(self._position + place)[0] for place in range(count - len(replayed))]
         self._position += len(fresh)
         self._draws += 1
-        return fresh + again
+        return fresh + replayed
 
     def task(self, place: int) -> Task:
         return self._tasks[place]
 
     def learn(self, places: Sequence[int], groups: Sequence[Group]) -> None:
-        """Remembers how often each task that was drawn is solved now; uniform sampling has no use for it."""
+        """Updates the success rate of each task that was played; `uniform` keeps none."""
         if self._rule == "uniform":
             return
         for place, group in zip(places, groups, strict=True):
             played = [t.success for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
             if played:
                 rate = sum(played) / len(played)
-                self._rates[place] = _MEMORY * rate + (1 - _MEMORY) * self._rates.get(place, rate)
+                self._rates[place] = _NEWEST_WEIGHT * rate + (1 - _NEWEST_WEIGHT) * self._rates.get(place, rate)
 
     def state_dict(self) -> dict[str, object]:
         return {"position": self._position, "draws": self._draws, "rates": dict(self._rates)}
@@ -90,13 +90,13 @@ class TaskSampler:
         assert isinstance(rates, dict)
         self._position, self._draws, self._rates = position, draws, dict(rates)
 
-    def _draw_again(self, count: int) -> list[int]:
+    def _draw_replays(self, count: int) -> list[int]:
         known = sorted(self._rates)
         count = min(count, len(known))
         if not count:
             return []
         rate = np.array([self._rates[place] for place in known])  # [known]
-        weight = _DOUBT + (rate * (1 - rate) if self._rule == "curriculum" else 1 - rate)  # [known]
+        weight = _MIN_WEIGHT + (rate * (1 - rate) if self._rule == "curriculum" else 1 - rate)  # [known]
         rng = np.random.default_rng(derive_seed(self._seed, "again", self._draws))
         chosen = rng.choice(len(known), size=count, replace=False, p=weight / weight.sum())  # [count]
         return [known[int(place)] for place in chosen]

@@ -1,0 +1,45 @@
+"""The environment's own expert as an agent: by messages, or token by token as the policy would have sampled them."""
+
+from dataclasses import dataclass
+
+from turnwise.agents.base import MessageSession, Move
+from turnwise.agents.policy import PolicyAgent, PolicySession
+from turnwise.engines.scripted import ScriptedEngine
+from turnwise.envs.base import Env
+from turnwise.render.base import Render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertAgent:
+    """Says what `env.expert()` returns; an environment without one raises its own error."""
+
+    concurrency = None
+
+    def open(self, env: Env, *, session: str, context_tokens: int | None) -> "ExpertSession":
+        return ExpertSession(env)
+
+
+class ExpertSession(MessageSession):
+    """An episode of the expert, who looks into its environment."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    async def act(self, *, max_tokens: int, seed: int) -> Move:
+        return Move(message=self._env.expert())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstratingExpert:
+    """The expert with tokens: its messages are written and cut off as a model's are, each id with a logprob of 0."""
+
+    render: Render
+    context_limit: int
+    concurrency = None
+
+    def open(self, env: Env, *, session: str, context_tokens: int | None) -> PolicySession:
+        render = self.render
+        engine = ScriptedEngine(
+            lambda session, prompt: render.write(env.expert()), render.encode_action, context_limit=self.context_limit
+        )
+        return PolicyAgent(engine=engine, render=render).open(env, session=session, context_tokens=context_tokens)
