@@ -446,6 +446,7 @@ def test_a_model_alone_does_not_say_what_it_is_to_do(trained, tmp_path):
     for what in ("Qwen/Qwen2.5-0.5B-Instruct", "some-model"):
         with pytest.raises(ConfigError, match=rf"turnwise eval RECIPE --model {what}"):
             load_target(what)
+    assert load_target("encyclopedia-grpo").env.name == "encyclopedia", "a recipe of the package, by its name"
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="a model, not a run"):

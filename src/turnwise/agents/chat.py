@@ -1,7 +1,7 @@
-"""Messages in the shape of OpenAI's chat completions, there and back.
+"""Messages to and from the JSON of OpenAI's chat completions.
 
-Invariant: whatever a model wrote reaches the environment, as a call or as words; what goes back as history is JSON that
-strict servers take, with a call that nobody could read wrapped rather than dropped.
+Invariant: all that a model wrote reaches the environment, as a call or as text; the history sent back is JSON that
+strict servers accept, with unreadable calls wrapped rather than dropped.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ _LONGEST_NAME: Final = 64
 
 
 class NoCompletionError(Exception):
-    """A reply that is no chat completion."""
+    """The reply is not a chat completion."""
 
 
 def write_message(message: Message) -> dict[str, Json]:
-    """A message as an endpoint reads it; thinking stays out, as its makers ask."""
+    """A message as an endpoint reads it, without its thinking: vendors ask for history without it."""
     written: dict[str, Json] = {"role": message.role, "content": encodable(message.content)}
     if message.tool_calls:
         written["tool_calls"] = [_write_call(call) for call in message.tool_calls]
@@ -34,15 +34,15 @@ def write_message(message: Message) -> dict[str, Json]:
 
 
 def read_completion(body: bytes, *, turn: int) -> Message:
-    """The assistant's message in a reply; `turn` numbers the calls that the server did not number.
+    """The assistant's message in a reply; `turn` goes into the ids of calls that the server gave none.
 
-    Where the server sends plain text, calls in it are read as our own models write theirs.
+    Tool calls within plain text are parsed as the policy's are.
     """
-    said = _first_message(body)
-    text = _read_text(said.get("content")) or _read_text(said.get("refusal"))
+    message = _first_message(body)
+    text = _read_text(message.get("content")) or _read_text(message.get("refusal"))
     parsed = parse_text(text)
-    thought = _read_text(said.get("reasoning_content")) or _read_text(said.get("reasoning"))
-    listed = said.get("tool_calls") or []
+    thought = _read_text(message.get("reasoning_content")) or _read_text(message.get("reasoning"))
+    listed = message.get("tool_calls") or []
     if not isinstance(listed, list):
         raise NoCompletionError(f"its tool_calls are not a list: {json.dumps(listed)[:80]}")
     calls = tuple(_read_call(entry) for entry in listed)
@@ -50,7 +50,7 @@ def read_completion(body: bytes, *, turn: int) -> Message:
         role="assistant",
         content=text if calls and parsed.tool_calls else parsed.content,
         thinking="\n".join(part for part in (thought.strip(), parsed.thinking) if part),
-        tool_calls=_numbered(calls or tuple(dataclasses.replace(call, id="") for call in parsed.tool_calls), turn),
+        tool_calls=_with_ids(calls or tuple(dataclasses.replace(call, id="") for call in parsed.tool_calls), turn),
     )
 
 
@@ -92,24 +92,28 @@ def _read_call(entry: object) -> ToolCall:
     )
 
 
-def _numbered(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """Each call with an id of its own, by which its answer is sent."""
+def _with_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+    """Each call with an id of its own, which the tool's answer refers to."""
     seen: set[str] = set()
-    numbered = []
+    identified = []
     for place, call in enumerate(calls):
         own = call.id if call.id and call.id not in seen else f"call_{turn}_{place}"
         seen.add(own)
-        numbered.append(dataclasses.replace(call, id=own))
-    return tuple(numbered)
+        identified.append(dataclasses.replace(call, id=own))
+    return tuple(identified)
 
 
 def _write_call(call: ToolCall) -> dict[str, Json]:
     name = _NOT_IN_A_NAME.sub("_", call.name)[:_LONGEST_NAME] or "unknown"
-    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": _sound(call.arguments)}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": name, "arguments": _valid_arguments(call.arguments)},
+    }
 
 
-def _sound(arguments: str) -> str:
-    """Some servers parse the arguments in a history, and refuse all of it where one of them is no JSON object."""
+def _valid_arguments(arguments: str) -> str:
+    """Some servers parse the arguments in a history, and reject it where one of them is not a JSON object."""
     try:
         whole = isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):

@@ -69,7 +69,7 @@ class _Conversation:
                 return StopReason.CONTEXT_FULL
             if budget is not None and budget < 1:
                 return StopReason.TOKEN_BUDGET
-            max_tokens = min(bound for bound in (limits.turn_tokens, room, budget) if bound is not None)
+            max_tokens = min(filter(None, (limits.turn_tokens, room, budget)))
             with boundary("state_key"):
                 state_key = env.state_key()
             try:

@@ -114,11 +114,11 @@ def write_trajectories(
     """Writes the trajectories of one step, atomically.
 
     `advantages[group, member]` has one number per action token of that trajectory, in order of time; a trajectory
-    that did not train has none, and null is written. Trajectories without tokens need no `decode`.
+    that did not train has none, and null is written. Without `decode`, tokens are stored without their text.
     """
     given = advantages or {}
     rows = [
-        _to_row(step, index, member, trajectory, given.get((index, member)), decode or _decode_nothing)
+        _to_row(step, index, member, trajectory, given.get((index, member)), decode or (lambda ids: ""))
         for index, group in enumerate(groups)
         for member, trajectory in enumerate(_members(group))
     ]
@@ -241,11 +241,6 @@ def _from_row(row: _TrajectoryRow) -> Trajectory:
 def _read_message(text: str) -> Message:
     data = json.loads(text)
     return Message(**{**data, "tool_calls": tuple(ToolCall(**call) for call in data["tool_calls"])})
-
-
-def _decode_nothing(ids: Sequence[int]) -> str:
-    assert not ids, "tokens are stored with their text: pass `decode`"
-    return ""
 
 
 def _from_struct(turn: _TurnRow) -> Turn:

@@ -53,10 +53,8 @@ def assemble(
     """Makes every component once; `env` and `tasks` replace those that the config names."""
     env = make_env(config.env) if env is None else env
     train_tasks = env.tasks("train") if tasks is None else tasks
-    test_tasks = env.tasks(config.evaluate.split) if tasks is None else tasks
     _require_tasks(train_tasks, "train")
-    _require_tasks(test_tasks, config.evaluate.split)
-    choose_fields(test_tasks[: config.evaluate.tasks], config.evaluate.group_by)
+    test_tasks = held_out_tasks(env, config, tasks)
     asyncio.run(smoke_test_env(env, train_tasks[0]))
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
@@ -65,7 +63,7 @@ def assemble(
     return Components(
         env=env,
         train_tasks=train_tasks,
-        test_tasks=test_tasks[: config.evaluate.tasks],
+        test_tasks=test_tasks,
         loaded=loaded,
         render=make_render(loaded.tokenizer, config.render),
         engine=LocalEngine(
@@ -78,6 +76,16 @@ def assemble(
         autocast=autocast,
         ledger=ledger,
     )
+
+
+def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
+    """The tasks to evaluate on: the first of the split, or of `tasks` in its place."""
+    settings = config.evaluate
+    held_out = env.tasks(settings.split) if tasks is None else tasks
+    _require_tasks(held_out, settings.split)
+    held_out = held_out[: settings.tasks]
+    choose_fields(held_out, settings.group_by)
+    return held_out
 
 
 def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:

@@ -13,13 +13,14 @@ from turnwise.agents import Agent, EndpointSettings
 from turnwise.config import Config, load_config, load_run_config
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
-from turnwise.errors import ConfigError, EnvError, RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.evaluate import Evaluation, evaluate
 from turnwise.evaluation.report import write_answers
+from turnwise.recipes import find_recipe
 from turnwise.runs import Display, RunDirectory, make_display, write_trajectories
 from turnwise.runs.store import Decode
 from turnwise.settings import parse_settings
-from turnwise.training.build import assemble
+from turnwise.training.build import assemble, held_out_tasks
 from turnwise.types import Task
 
 _logger = logging.getLogger(__name__)
@@ -37,13 +38,13 @@ def load_target(what: str, overrides: Sequence[str] = (), *, model: str | None =
             return load_run_config(run, overrides)
         config = load_config(RunDirectory.open(run).config, overrides)
         model = model or (str(checkpoint) if checkpoint else None)
-    elif not path.exists() and path.suffix not in (".yaml", ".yml"):
+    elif not find_recipe(what).is_file() and path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"{what}: neither a run nor a recipe; for a model, name the recipe with its task: "
+            f"{what}: neither a run nor a recipe; to evaluate a model, name the recipe of its task as well: "
             f"turnwise eval RECIPE --model {what}"
         )
     else:
-        config = load_config(path, overrides)
+        config = load_config(what, overrides)
     return config if model is None else _with_model(config, model)
 
 
@@ -85,7 +86,7 @@ def run_evaluation(
         decode = components.render.decode
     else:
         env = make_env(config.env) if env is None else env
-        tasks = _held_out(env, config) if tasks is None else tasks[: config.evaluate.tasks]
+        tasks = held_out_tasks(env, config, tasks)
     with make_display() if display is None else nullcontext(display) as shown:
         result = _play(agent, env, tasks, config, shown)
     if save:
@@ -113,13 +114,6 @@ def _play(agent: Agent, env: Env, tasks: Sequence[Task], config: Config, display
     )
 
 
-def _held_out(env: Env, config: Config) -> Sequence[Task]:
-    tasks = env.tasks(config.evaluate.split)[: config.evaluate.tasks]
-    if not len(tasks):
-        raise EnvError(f"the split '{config.evaluate.split}' has no tasks: give the environment some")
-    return tasks
-
-
 def _find_run(folder: Path) -> tuple[Path, Path | None]:
     """The run that a folder is, or the run and the model where it is a checkpoint of one."""
     if (folder / "config.yaml").is_file():
@@ -130,7 +124,7 @@ def _find_run(folder: Path) -> tuple[Path, Path | None]:
         return run, checkpoint / "model"
     if (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder}: a model, not a run; name the recipe with its task: turnwise eval RECIPE --model {folder}"
+            f"{folder}: a model, not a run; name the recipe of its task: turnwise eval RECIPE --model {folder}"
         )
     return folder, None
 

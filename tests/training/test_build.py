@@ -1,0 +1,68 @@
+"""Before a model is loaded: a broken environment is found in one move, and episodes give the tokenizer its text."""
+
+import asyncio
+
+import pytest
+
+from byte_render import Scripted, says
+from turnwise.errors import EnvError, RewardError
+from turnwise.training.build import sample_texts, smoke_test_env
+from turnwise.types import Message, Step, Task, ToolSpec
+
+TASKS = [Task(id="a"), Task(id="b")]
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        (Scripted(Step(done=True), opening=OSError("no disk")), "reset: OSError: no disk"),
+        (Scripted(KeyError("gold")), "step: KeyError: 'gold'"),
+        (Scripted(Step(done=True), closing=OSError("busy")), "close: OSError: busy"),
+        (Scripted(Step(done=True), keys=(RuntimeError("no state"),)), "state_key: RuntimeError: no state"),
+    ],
+)
+def test_a_broken_environment_fails_its_smoke_test(env, where):
+    with pytest.raises(EnvError, match=rf"^Scripted failed in a smoke test, in {where}; `turnwise check` tells more$"):
+        asyncio.run(smoke_test_env(env, TASKS[0]))
+
+
+def test_a_smoke_test_is_one_move_and_closes_the_environment():
+    env = Scripted(says("go on"))
+    asyncio.run(smoke_test_env(env, TASKS[0]))
+    assert (env.heard, env.closed) == ([("a", 0, "Hello.")], ["a"])
+
+
+def test_a_users_mistake_in_a_smoke_test_is_that_one_line():
+    with pytest.raises(RewardError, match=r"^reward 'bleu' is nan$"):
+        asyncio.run(smoke_test_env(Scripted(RewardError("reward 'bleu' is nan")), TASKS[0]))
+
+
+class Led(Scripted):
+    """Its expert thinks, and is asked to go on until it has taken two turns."""
+
+    tools = (ToolSpec(name="look", description="Looks.", parameters={"properties": {"key": {}, "depth": {}}}),)
+
+    def expert(self):
+        return Message(role="assistant", content=f"move {self.turn}", thinking="hm")
+
+
+def test_texts_are_what_is_said_in_episodes_by_both_sides():
+    texts = list(sample_texts(Led(says("more"), Step(done=True)), TASKS))
+    episode = ["hi", "<think>\nhm\n</think>\n\nmove 0", "more", "<think>\nhm\n</think>\n\nmove 1"]
+    assert texts == ["look(key, depth): Looks.", *episode, *episode]
+
+
+def test_an_environment_that_never_ends_is_sampled_for_a_while():
+    [opening, *rest] = list(sample_texts(Led(says("more")), TASKS[:1]))[1:]
+    assert (opening, len(rest)) == ("hi", 64)
+
+
+def test_without_an_expert_the_openings_are_the_texts():
+    env = Scripted(says("never asked"))
+    assert list(sample_texts(env, TASKS)) == ["hi", "hi"]
+    assert (env.heard, env.closed) == ([], ["a", "b"])
+
+
+def test_a_task_that_fails_is_named():
+    with pytest.raises(EnvError, match=r"^task 'a' failed in step: KeyError: 'gold'; try `turnwise check`$"):
+        list(sample_texts(Led(KeyError("gold")), TASKS))
