@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.speed.models import draw_ids
 from turnwise.agents import PolicyAgent
-from turnwise.engines.base import Completion, Engine, Sampling
+from turnwise.engines.base import Completion, Engine, EngineStats, Sampling
 from turnwise.envs.base import Env
 from turnwise.rollout import Limits, run_groups
 from turnwise.seeds import derive_seed
@@ -133,6 +133,10 @@ class FixedLengths:
     @property
     def context_limit(self) -> int:
         return self._engine.context_limit
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
 
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         if session not in self._left:

@@ -17,7 +17,8 @@ from benchmarks.speed.episodes import Shape, play
 from benchmarks.speed.models import make_model, vocabulary_of
 from benchmarks.speed.turns import read_shape
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.local.engine import EngineSettings, LocalEngine
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.settings import LocalEngineSettings
 from turnwise.learner.learner import Learner
 from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
@@ -41,7 +42,7 @@ def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
     shapes = [replace(read_shape(settings), turns=int(str(turns))) for turns in every]
     longest = shapes[-1]
     context = longest.prompt + longest.longest + longest.observation
-    engine = LocalEngine(model, settings=EngineSettings(slots=longest.episodes), context_limit=context)
+    engine = LocalEngine(model, settings=LocalEngineSettings(slots=longest.episodes), context_limit=context)
     learner = Learner(
         model,
         settings=LearnerSettings(),

@@ -17,7 +17,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 
 from benchmarks.speed.models import draw_ids, make_model, vocabulary_of
 from turnwise.engines.base import Completion, Sampling
-from turnwise.engines.local.engine import EngineSettings, LocalEngine
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.settings import LocalEngineSettings
 from turnwise.seeds import derive_seed
 from turnwise.types import Json
 
@@ -59,19 +60,17 @@ def measure_engine(settings: Mapping[str, Json]) -> dict[str, Json]:
     model = make_model(settings)
     work = Workload.read(settings, vocabulary_of(model))
     context = work.prompt + work.tokens
-    engine = LocalEngine(model, settings=EngineSettings(slots=work.rows), context_limit=context)
+    engine = LocalEngine(model, settings=LocalEngineSettings(slots=work.rows), context_limit=context)
     sample_all = make_engine_sampler(engine, work.seed)
 
     def sample(prompts: list[list[int]], tokens: int) -> None:
         sample_all(prompts, tokens)
 
     found = time_sampler(sample, work)
-    before, prompts = engine.counters, work.prompts("counted")
+    before, prompts = engine.stats, work.prompts("counted")
     completions = sample_all(prompts, work.tokens)
-    counted, seconds = (
-        getattr(engine.counters, name) - getattr(before, name) for name in ("decode_tokens", "decode_seconds")
-    )
-    found["counted_decode_tokens_per_second"] = counted / seconds
+    counted = engine.stats.since(before)
+    found["counted_decode_tokens_per_second"] = counted.decode_tokens / counted.decode_seconds
     return found | compare_logprobs(model, prompts[:_COMPARED], completions[:_COMPARED])
 
 

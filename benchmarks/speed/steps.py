@@ -20,7 +20,8 @@ from benchmarks.speed.episodes import Shape
 from benchmarks.speed.models import TINY, make_model
 from turnwise.agents import PolicyAgent
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.local.engine import EngineSettings, LocalEngine
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.settings import LocalEngineSettings
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError
 from turnwise.learner.learner import Learner
@@ -146,7 +147,7 @@ async def _train(
     shape = workload.shape
     render = ForcedCalls(tokenizer, RenderSettings())
     env = fit_env(shape, render)
-    engine = LocalEngine(model, settings=EngineSettings(slots=shape.episodes))
+    engine = LocalEngine(model, settings=LocalEngineSettings(slots=shape.episodes))
     policy = PolicyAgent(engine=engine, render=render)
     learner = Learner(
         model,

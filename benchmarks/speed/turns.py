@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 from benchmarks.speed.episodes import Shape, play
 from benchmarks.speed.models import draw_ids, make_model, vocabulary_of
 from benchmarks.speed.sampling import generate_rows
-from turnwise.compute.garbage import seldom_collecting
-from turnwise.engines.local.engine import EngineSettings, LocalEngine
+from turnwise.compute.garbage import reduced_gc
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.settings import LocalEngineSettings
 from turnwise.seeds import derive_seed
 from turnwise.types import Json
 
@@ -30,10 +31,10 @@ def measure_sessions(settings: Mapping[str, Json]) -> dict[str, Json]:
     """Our rollout: environment, renderer and engine, every conversation kept from turn to turn."""
     model, shape = make_model(settings), read_shape(settings)
     context = shape.prompt + shape.longest + _CONTEXT_ROOM
-    sizes = EngineSettings(slots=shape.episodes, prefill_tokens=_PREFILL_TOKENS)
+    sizes = LocalEngineSettings(slots=shape.episodes, prefill_tokens=_PREFILL_TOKENS)
     engine = LocalEngine(model, settings=sizes, context_limit=context)
     seconds: list[Json] = []
-    with seldom_collecting():  # as in training
+    with reduced_gc():  # as in training
         for repeat in range(_repeats(settings) + 1):
             _, took = asyncio.run(play(engine, shape, vocabulary_of(model), seed=repeat))
             seconds.append(took)
@@ -46,7 +47,7 @@ def measure_rereading(settings: Mapping[str, Json]) -> dict[str, Json]:
     assert shape.members == 1, "an episode's turns are drawn by its group alone"
     vocabulary = vocabulary_of(model)
     seconds: list[Json] = []
-    with seldom_collecting():
+    with reduced_gc():
         for repeat in range(_repeats(settings) + 1):
             seconds.append(_converse(model, shape, vocabulary, seed=repeat))
     return {"seconds": seconds[1:], "episodes": shape.episodes}

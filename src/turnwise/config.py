@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from turnwise.credit.estimate import CreditSettings
-from turnwise.engines.local.engine import EngineSettings
+from turnwise.engines.settings import EngineSettings, LocalEngineSettings
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation import EvaluateSettings
@@ -52,7 +52,7 @@ class Config(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     render: RenderSettings = RenderSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: EngineSettings = LocalEngineSettings()
 
     @property
     def regime(self) -> Regime:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 from pydantic_core import ErrorDetails
 
 from turnwise.errors import ConfigError
@@ -31,6 +31,18 @@ class Settings(BaseModel):
 
 
 S = TypeVar("S", bound=Settings)
+
+
+def by_kind(default: str) -> Discriminator:
+    """Chooses among tagged settings by their `kind`, which may be left out:
+
+    Annotated[Annotated[Local, Tag("local")] | Annotated[Remote, Tag("remote")], by_kind("local")]
+    """
+
+    def kind_of(section: object) -> object:
+        return section.get("kind", default) if isinstance(section, dict) else getattr(section, "kind", None)
+
+    return Discriminator(kind_of)
 
 
 class Recipe(dict[str, object]):
@@ -175,7 +187,10 @@ def _explain(
     key, origin, kind = ".".join(path), _origin(path, origins, source), here[0]["type"]
     more = f" (and {len(by_path) - 1} more)" if len(by_path) > 1 else ""
     if kind == "extra_forbidden":
-        return f"{key}: unknown key in {origin}; {_suggest(cls, path)}{more}"
+        return f"{key}: unknown key in {origin}; {_suggest(cls, path, here[0]['loc'])}{more}"
+    if kind == "union_tag_invalid":
+        tag, tags = str(here[0]["ctx"]["tag"]), re.findall(r"'(.*?)'", str(here[0]["ctx"]["expected_tags"]))
+        return f"{key}.kind: unknown kind '{tag}' in {origin}; {_nearest(tag, tags)}{more}"
     if kind == "missing":
         return f"{key}: required, but missing in {origin}{more}"
     if kind in ("value_error", "assertion_error"):
@@ -205,18 +220,26 @@ def _origin(path: KeyPath, origins: Mapping[KeyPath, str], source: str) -> str:
     return writers[-1] if path and writers else source
 
 
-def _suggest(cls: type[Settings], path: KeyPath) -> str:
+def _suggest(cls: type[Settings], path: KeyPath, loc: Sequence[str | int]) -> str:
+    """The known key that was probably meant; `loc` is pydantic's, which also names the kind of a section."""
     models: list[type[BaseModel]] = [cls]
     for part in path[:-1]:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
         # A part that no model knows is an index, or a key of a free-form mapping: the models stay those of its values.
         models = [inner for field in fields for inner in _sections(field.annotation)] if fields else models
+        models = [model for model in models if _kind(model) in loc] or models
     known = sorted({name for model in models for name in model.model_fields})
-    near = difflib.get_close_matches(path[-1], known, n=1)
-    elsewhere = [name for name in _all_keys(cls) if name.rpartition(".")[2] == path[-1]]
-    if near or elsewhere:
-        return f"did you mean '{(near or elsewhere)[0]}'?"
-    return f"known here: {', '.join(known)}"
+    elsewhere = [name for name in _all_keys(cls) if name.rpartition(".")[2] == path[-1] and name != ".".join(path)]
+    return _nearest(path[-1], known, elsewhere)
+
+
+def _nearest(given: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
+    near = difflib.get_close_matches(given, known, n=1) or elsewhere
+    return f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(known)}"
+
+
+def _kind(model: type[BaseModel]) -> object:
+    return model.model_fields["kind"].default if "kind" in model.model_fields else None
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
@@ -240,6 +263,7 @@ _WORDS = {
     "a valid boolean": "true or false",
     "a valid array": "a list",
     "an object": "a mapping",
+    "Unable to extract tag using discriminator kind_of()": "a mapping",
 }
 
 

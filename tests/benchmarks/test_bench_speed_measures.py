@@ -26,7 +26,8 @@ from benchmarks.speed.models import (
     tiny_config,
 )
 from benchmarks.speed.variant import ON_CPU
-from turnwise.engines.local.engine import EngineSettings, LocalEngine
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.settings import LocalEngineSettings
 
 pytestmark = pytest.mark.usefixtures("small_models")
 SHAPE = Shape(groups=2, members=2, prompt=7, turns=3, turn=4, observation=5)
@@ -41,7 +42,7 @@ def played():
 
 def play_here(shape, *, seed):
     model = make_model({**BASE, "model": "smollm2"})
-    engine = LocalEngine(model, settings=EngineSettings(slots=4), context_limit=64)
+    engine = LocalEngine(model, settings=LocalEngineSettings(slots=4), context_limit=64)
     groups, seconds = asyncio.run(play(engine, shape, 96, seed=seed))
     assert seconds > 0
     return groups

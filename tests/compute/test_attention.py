@@ -21,8 +21,8 @@ from transformers.models.llama import modeling_llama
 
 from episodes_by_hand import VOCABULARY, tiny_llama
 from turnwise.compute import attention
-from turnwise.compute.attention import BY_ROWS, attending_by_rows, describe_rows
-from turnwise.compute.score import can_attend_by_rows, hidden_states, trunk_of
+from turnwise.compute.attention import VARLEN_ATTENTION, varlen_arguments, varlen_attention
+from turnwise.compute.score import backbone_of, hidden_states, supports_varlen_attention
 from turnwise.learner.forward_runner import Packing, choose_packing
 
 CPU = torch.device("cpu")
@@ -73,12 +73,12 @@ def _gradients(model, states):
 
 
 def _alone(model):
-    return [hidden_states(trunk_of(model), torch.tensor([row]))[0] for row in ROWS]
+    return [hidden_states(backbone_of(model), torch.tensor([row]))[0] for row in ROWS]
 
 
 def _together(model, ids=IDS, positions=POSITIONS):
-    with attending_by_rows(model):
-        hidden = hidden_states(trunk_of(model), torch.tensor([ids]), torch.tensor([positions]))[0]
+    with varlen_attention(model):
+        hidden = hidden_states(backbone_of(model), torch.tensor([ids]), torch.tensor([positions]))[0]
     first, second, third, *rest = hidden.split([7, 2, 1, 2, 1])
     return [first, torch.cat([first[:4], second]), torch.cat([first[:4], third]), *rest]
 
@@ -98,14 +98,14 @@ def test_rows_end_to_end_are_rows_alone(family):
 
 
 def test_positions_tell_how_rows_lie():
-    rows = describe_rows(torch.tensor([POSITIONS]), torch.device("cpu"))
+    rows = varlen_arguments(torch.tensor([POSITIONS]), torch.device("cpu"))
     assert rows["cu_seq_lens_q"].tolist() == [0, 7, 9, 10, 12, 13]
     assert rows["cu_seq_lens_k"].tolist() == [0, 7, 13, 18, 20, 21]
-    seen = rows["seen_keys"].tolist()
+    seen = rows["key_index"].tolist()
     assert seen == [*range(7), *(0, 1, 2, 3, 7, 8), *(0, 1, 2, 3, 9), 10, 11, 12]
     assert [IDS[place] for place in seen] == [token for row in ROWS for token in row]
     assert rows["max_length_q"] >= 7
-    assert describe_rows(torch.tensor([[0, 1, 2, 0, 1]]), torch.device("cpu"))["seen_keys"] is None
+    assert varlen_arguments(torch.tensor([[0, 1, 2, 0, 1]]), torch.device("cpu"))["key_index"] is None
 
 
 def _flash(query, key, value, query_offsets, key_offsets, longest_query, longest_key, *, scale, window_size):
@@ -136,7 +136,7 @@ def _flash(query, key, value, query_offsets, key_offsets, longest_query, longest
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_kernel_of_a_gpu_is_told_the_same(monkeypatch, family):
     monkeypatch.setattr(attention, "_has_kernel", lambda query: True)
-    monkeypatch.setattr(attention, "_varlen_attention", _flash)
+    monkeypatch.setattr(attention, "_varlen_kernel", _flash)
     model = _build(family)
     expected = _gradients(model, _alone(model))
     _assert_same(_gradients(model, _together(model)), expected, 1e-5)
@@ -166,10 +166,10 @@ def test_no_mask_is_built_and_the_models_own_attention_comes_back(monkeypatch):
     _together(model)
     assert masks == [None]
     assert model.config._attn_implementation == "sdpa"
-    with attending_by_rows(model):
-        assert model.config._attn_implementation == BY_ROWS
+    with varlen_attention(model):
+        assert model.config._attn_implementation == VARLEN_ATTENTION
         with pytest.raises(IndexError):
-            hidden_states(trunk_of(model), torch.tensor([[VOCABULARY]]))
+            hidden_states(backbone_of(model), torch.tensor([[VOCABULARY]]))
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -180,10 +180,10 @@ def test_what_attention_cannot_be_told_is_left_to_a_mask():
     sinks = {**SIZES, "intermediate_size": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
     gpt_oss = GptOssForCausalLM(GptOssConfig(**sinks)).eval()
     for model in (gemma2, gpt_oss):
-        assert not can_attend_by_rows(model, CPU)
+        assert not supports_varlen_attention(model, CPU)
         assert choose_packing(model, CPU, asked=None) is Packing.PADDED
         assert choose_packing(model, CPU, asked=True) is Packing.MASKED
-        assert model.config._attn_implementation != BY_ROWS
+        assert model.config._attn_implementation != VARLEN_ATTENTION
 
 
 def test_an_attention_that_gives_other_states_is_not_used(monkeypatch):
@@ -192,7 +192,7 @@ def test_an_attention_that_gives_other_states_is_not_used(monkeypatch):
     assert choose_packing(model, CPU, asked=True) is Packing.BY_ROWS
     assert choose_packing(model, CPU, asked=False) is Packing.PADDED
     monkeypatch.setattr(attention, "_behind", lambda pieces, piece, head, prompt: pieces[piece])
-    assert not can_attend_by_rows(model, CPU), "shared prompts are not seen"
+    assert not supports_varlen_attention(model, CPU), "shared prompts are not seen"
 
 
 def test_dropout_is_drawn_in_training_alone():

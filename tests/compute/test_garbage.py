@@ -4,12 +4,12 @@ import gc
 
 import pytest
 
-from turnwise.compute.garbage import seldom_collecting
+from turnwise.compute.garbage import reduced_gc
 
 
 def test_what_is_there_is_left_alone_and_what_is_new_is_collected_later():
     usual, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with seldom_collecting():
+    with reduced_gc():
         assert gc.get_freeze_count() > frozen
         assert gc.get_threshold()[0] > usual[0]
         assert gc.get_threshold()[1:] == usual[1:]
@@ -23,6 +23,6 @@ def test_what_is_there_is_left_alone_and_what_is_new_is_collected_later():
 
 def test_it_collects_as_before_when_the_work_fails():
     usual = gc.get_threshold()
-    with pytest.raises(KeyError), seldom_collecting():
+    with pytest.raises(KeyError), reduced_gc():
         raise KeyError
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, 0)

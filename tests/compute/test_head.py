@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 from turnwise.compute import head as head_module
-from turnwise.compute.head import Squash, fusing, is_plain, score_states
+from turnwise.compute.head import LogitTransform, compiled_tiles, is_unmodified_linear, score_states
 
 TOKENS, WIDTH, VOCABULARY = 11, 6, 23
 
 
-def _plain(states, head, target, squash):
+def _plain(states, head, target, transform):
     logits = head(states)
-    if squash.softcap is not None:
-        logits = squash.softcap * torch.tanh(logits / squash.softcap)
-    said = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / squash.temperature).log_softmax(-1)
+    if transform.softcap is not None:
+        logits = transform.softcap * torch.tanh(logits / transform.softcap)
+    said = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / transform.temperature).log_softmax(-1)
     return said.gather(-1, target[:, None]).squeeze(-1), -(said.exp() * said).sum(-1)
 
 
@@ -60,16 +60,16 @@ def _use_tiles(monkeypatch, tokens, logits):
     ],
 )
 def test_tiles_are_even_and_aligned(words, most, width):
-    assert head_module._width(words, most) == width
+    assert head_module._tile_width(words, most) == width
 
 
 @pytest.mark.parametrize("tile", [(100, 10_000), (4, 20), (3, 9), (1, 1)])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("squash", [(1.0, None), (0.7, None), (1.3, 2.0)])
-def test_scores_and_gradients_are_those_of_all_logits(monkeypatch, tile, bias, squash):
+@pytest.mark.parametrize("transform", [(1.0, None), (0.7, None), (1.3, 2.0)])
+def test_scores_and_gradients_are_those_of_all_logits(monkeypatch, tile, bias, transform):
     _use_tiles(monkeypatch, *tile)
     states, head, target = _case(bias=bias, scale=3.0)
-    settings = Squash(temperature=squash[0], softcap=squash[1])
+    settings = LogitTransform(temperature=transform[0], softcap=transform[1])
     weights = torch.randn(2, TOKENS, dtype=torch.double)
     expected = _plain(states, head, target, settings)
     found = score_states(states, head, target, settings, entropy=True)
@@ -83,7 +83,7 @@ def test_a_gradient_of_one_score_alone(monkeypatch, asked):
     """Entropy is measured in every update, and is part of few losses."""
     _use_tiles(monkeypatch, 4, 20)
     states, head, target = _case()
-    settings = Squash(temperature=0.8, softcap=None)
+    settings = LogitTransform(temperature=0.8, softcap=None)
     weights = torch.randn(1, TOKENS, dtype=torch.double)
     expected = _plain(states, head, target, settings)[asked : asked + 1]
     found = score_states(states, head, target, settings, entropy=True)[asked : asked + 1]
@@ -96,7 +96,7 @@ def test_logits_far_from_zero_lose_nothing(monkeypatch):
     states, head, target = _case(scale=1.0)
     with torch.no_grad():
         head.weight.copy_(torch.linspace(-100, 100, VOCABULARY)[:, None].expand(-1, WIDTH))
-    settings = Squash(temperature=1.0, softcap=None)
+    settings = LogitTransform(temperature=1.0, softcap=None)
     with torch.no_grad():
         found = score_states(states, head, target, settings, entropy=True)
         expected = _plain(states, head, target, settings)
@@ -106,7 +106,7 @@ def test_logits_far_from_zero_lose_nothing(monkeypatch):
 
 
 def test_a_frozen_head_and_frozen_states_are_not_asked_for_gradients():
-    settings = Squash(temperature=1.0, softcap=None)
+    settings = LogitTransform(temperature=1.0, softcap=None)
     states, head, target = _case()
     _plain(states, head, target, settings)[0].sum().backward()
     bent, frozen, _ = _case()
@@ -122,7 +122,7 @@ def test_a_frozen_head_and_frozen_states_are_not_asked_for_gradients():
 
 def test_no_token_is_no_error():
     states, head, target = _case()
-    settings = Squash(temperature=1.0, softcap=None)
+    settings = LogitTransform(temperature=1.0, softcap=None)
     logprob, entropy = score_states(states[:0], head, target[:0], settings, entropy=True)
     (logprob.sum() + entropy.sum()).backward()
     assert len(logprob) == 0
@@ -134,7 +134,7 @@ def test_no_token_is_no_error():
 def test_half_precision_multiplies_in_it_and_sums_in_float32(monkeypatch, autocast):
     """Weights in bfloat16, or float32 ones under autocast: no farther from the truth than plain autograd is."""
     _use_tiles(monkeypatch, 4, 40)
-    settings = Squash(temperature=0.9, softcap=None)
+    settings = LogitTransform(temperature=0.9, softcap=None)
     weights = torch.randn(2, TOKENS)
 
     def gradients(scorer, dtype, lowered):
@@ -169,9 +169,9 @@ def test_in_one_kernel_the_gradients_are_the_same(monkeypatch):
 
     monkeypatch.setattr(head_module._Head, "of", classmethod(fused))
     states, head, target = _case(bias=True, scale=3.0)
-    for settings in (Squash(temperature=0.7, softcap=None), Squash(temperature=1.0, softcap=2.0)):
+    for settings in (LogitTransform(temperature=0.7, softcap=None), LogitTransform(temperature=1.0, softcap=2.0)):
         weights = torch.randn(2, TOKENS, dtype=torch.double)
-        with fusing():
+        with compiled_tiles():
             found = _gradients(score_states(states, head, target, settings, entropy=True), states, head, weights)
         _assert_same(found, _gradients(_plain(states, head, target, settings), states, head, weights))
     assert used[0], "which the forward pass asks about"
@@ -180,8 +180,8 @@ def test_in_one_kernel_the_gradients_are_the_same(monkeypatch):
 
 def test_only_a_bare_matrix_is_read_past():
     head = nn.Linear(2, 3)
-    assert is_plain(head)
+    assert is_unmodified_linear(head)
     head.register_forward_hook(lambda *_: None)
-    assert not is_plain(head), "somebody listens"
-    assert not is_plain(nn.Identity())
-    assert not is_plain(type("Wrapped", (nn.Linear,), {})(2, 3))
+    assert not is_unmodified_linear(head), "somebody listens"
+    assert not is_unmodified_linear(nn.Identity())
+    assert not is_unmodified_linear(type("Wrapped", (nn.Linear,), {})(2, 3))

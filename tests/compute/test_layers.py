@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 from episodes_by_hand import LogitTable, tiny_llama, with_exact_logprobs
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from turnwise.compute import attention as attention_module
-from turnwise.compute.layers import Compiled, find_layers, find_trunks, recomputing
-from turnwise.compute.score import hidden_states, trunk_of
+from turnwise.compute.layers import Compiled, activation_checkpointing, find_backbones, find_layers
+from turnwise.compute.score import backbone_of, hidden_states
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, ModelError
 from turnwise.learner import batch as batch_module
@@ -70,7 +70,7 @@ def test_layers_are_left_as_they_were():
     learner.update(GROUPS, seed=0)
     assert not any(layer.gradient_checkpointing for layer in find_layers(model))
     model.train()
-    with recomputing(model):
+    with activation_checkpointing(model):
         assert all(layer.gradient_checkpointing for layer in find_layers(model))
 
 
@@ -96,29 +96,29 @@ def test_compiled_layers_give_the_same_gradients(monkeypatch):
     update_of(learner_of(CASES["grpo"], packing=True, budget=14, compile=True))
     learner.update(GROUPS, seed=1)
     assert traced["unique_graphs"] - before <= 2 * graphs, "other lengths are compiled once more at most"
-    hidden_states(trunk_of(model), torch.tensor([[1, 2, 3]]))
+    hidden_states(backbone_of(model), torch.tensor([[1, 2, 3]]))
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
 
 
-def test_a_trunk_is_the_stack_of_layers_and_nothing_around_it():
+def test_a_backbone_is_the_stack_of_layers_and_nothing_around_it():
     model = tiny_llama()
     critic = Critic(model)
-    assert find_trunks(model) == [model.model]
-    assert find_trunks(critic) == [critic.trunk]
-    assert find_trunks(model, critic) == [model.model, critic.trunk]
+    assert find_backbones(model) == [model.model]
+    assert find_backbones(critic) == [critic.trunk]
+    assert find_backbones(model, critic) == [model.model, critic.trunk]
     adapted = get_peft_model(tiny_llama(), LoraConfig(r=2, target_modules="all-linear"))
-    assert find_trunks(adapted) == [trunk_of(adapted)]
-    assert find_trunks(LogitTable(2, 3), torch.nn.ModuleList([torch.nn.Linear(2, 2)])) == []
+    assert find_backbones(adapted) == [backbone_of(adapted)]
+    assert find_backbones(LogitTable(2, 3), torch.nn.ModuleList([torch.nn.Linear(2, 2)])) == []
 
 
-def test_whole_trunks_give_the_same_gradients(monkeypatch):
+def test_whole_backbones_give_the_same_gradients(monkeypatch):
     """Of the policy and of the critic, traced as above. Padded, since on a CPU packed rows are not in one graph."""
     expected, _ = update_of(learner_of(CASES["turn-gae"]))
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     model = tiny_llama()
     learner = learner_of(CASES["turn-gae"], model=model, packing=False)
-    whole = Compiled(model, learner.critic, whole_trunks=True)
+    whole = Compiled(model, learner.critic, whole_backbones=True)
     learner.passes = dataclasses.replace(learner.passes, compiled=whole)
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
@@ -127,22 +127,22 @@ def test_whole_trunks_give_the_same_gradients(monkeypatch):
     assert_same_gradients(found, expected, 1e-8)
     assert counters["stats"]["unique_graphs"] - before == 2, "with gradients and without, for all layers of both"
     assert not any("forward" in layer.__dict__ for layer in find_layers(model, learner.critic))
-    trunks = find_trunks(model, learner.critic)
-    assert [trunk._compiled_call_impl for trunk in trunks] == [None, None]
+    backbones = find_backbones(model, learner.critic)
+    assert [backbone._compiled_call_impl for backbone in backbones] == [None, None]
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
 
 
-def test_whole_trunks_of_packed_rows_give_the_same_gradients(monkeypatch):
+def test_whole_backbones_of_packed_rows_give_the_same_gradients(monkeypatch):
     """As on a GPU, whose attention is one operator; two graphs do, for rows with and without a prompt in common."""
     expected, _ = update_of(learner_of(CASES["turn-gae"], model=tiny_llama(dtype=torch.float32)))
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
     monkeypatch.setattr(attention_module, "_has_kernel", lambda query: True)
-    monkeypatch.setattr(attention_module, "_varlen_attention", varlen_attention)
+    monkeypatch.setattr(attention_module, "_varlen_kernel", varlen_attention)
     model = tiny_llama(dtype=torch.float32)
     learner = learner_of(CASES["turn-gae"], model=model, packing=True, budget=20)
-    whole = Compiled(model, learner.critic, whole_trunks=True)
+    whole = Compiled(model, learner.critic, whole_backbones=True)
     learner.passes = dataclasses.replace(learner.passes, compiled=whole)
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
@@ -152,7 +152,7 @@ def test_whole_trunks_of_packed_rows_give_the_same_gradients(monkeypatch):
     assert counters["stats"]["unique_graphs"] - before <= 4, "each with gradients and without"
 
 
-def test_a_whole_trunk_is_compiled_once_for_rows_of_any_length(monkeypatch):
+def test_a_whole_backbone_is_compiled_once_for_rows_of_any_length(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     model = tiny_llama()
@@ -160,9 +160,9 @@ def test_a_whole_trunk_is_compiled_once_for_rows_of_any_length(monkeypatch):
     positions = torch.cat([torch.arange(9), torch.arange(31)])[None]
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
-    with Compiled(model, whole_trunks=True).in_use():
+    with Compiled(model, whole_backbones=True).in_use():
         for width in (16, 24, 40):
-            found = hidden_states(trunk_of(model), ids[:, :width].clone(), positions[:, :width].clone())
+            found = hidden_states(backbone_of(model), ids[:, :width].clone(), positions[:, :width].clone())
             assert found.shape[1] == width
     assert counters["stats"]["unique_graphs"] - before == 1
 
@@ -170,7 +170,7 @@ def test_a_whole_trunk_is_compiled_once_for_rows_of_any_length(monkeypatch):
 def test_code_that_cannot_be_read_back_is_not_written_down():
     kept = torch._inductor.config.fx_graph_cache
     for whole in (True, False):
-        with Compiled(tiny_llama(), whole_trunks=whole).in_use():
+        with Compiled(tiny_llama(), whole_backbones=whole).in_use():
             assert torch._inductor.config.fx_graph_cache is (kept and not whole)
         assert torch._inductor.config.fx_graph_cache is kept
 
@@ -178,15 +178,17 @@ def test_code_that_cannot_be_read_back_is_not_written_down():
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_was_compiled_is_put_back_when_a_pass_fails(monkeypatch, whole):
     model = tiny_llama()
-    parts, others = (find_trunks(model), find_layers(model)) if whole else (find_layers(model), find_trunks(model))
+    parts, others = (
+        (find_backbones(model), find_layers(model)) if whole else (find_layers(model), find_backbones(model))
+    )
     learner = learner_of(CASES["gigpo"], model=model)
-    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_trunks=whole))
+    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_backbones=whole))
 
     def fail(*_):
         assert all(part._compiled_call_impl is not None for part in parts)
         assert all(other._compiled_call_impl is None for other in others)
         own = ["forward" in layer.__dict__ for layer in find_layers(model)]
-        assert own == [whole] * len(own), "within a trunk, layers are regions of its graph"
+        assert own == [whole] * len(own), "within a backbone, layers are regions of its graph"
         raise ZeroDivisionError
 
     monkeypatch.setattr(learner_module, "score", fail)
@@ -205,11 +207,12 @@ def test_a_model_that_does_not_compile_is_told_in_a_line(monkeypatch, whole):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=refuse))
     model = tiny_llama()
     learner = learner_of(CASES["grpo"], model=model)
-    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_trunks=whole))
+    compiled = Compiled(model, whole_backbones=whole, setting="learner.compile")
+    learner.passes = dataclasses.replace(learner.passes, compiled=compiled)
     said = r"^torch\.compile failed \(RuntimeError: no compiler\): set learner\.compile: false$"
     with pytest.raises(ModelError, match=said):
         learner.update(GROUPS, seed=0)
-    assert all(part._compiled_call_impl is None for part in (*find_layers(model), *find_trunks(model)))
+    assert all(part._compiled_call_impl is None for part in (*find_layers(model), *find_backbones(model)))
 
 
 def _in_halves(device, *, compile):
@@ -230,7 +233,7 @@ def _in_halves(device, *, compile):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="packed rows are in one graph with a GPU's attention alone")
-def test_whole_trunks_on_a_gpu_give_the_same_gradients(monkeypatch):
+def test_whole_backbones_on_a_gpu_give_the_same_gradients(monkeypatch):
     monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
     expected, _ = _in_halves("cuda", compile=False)
     found, update = _in_halves("cuda", compile=True)

@@ -135,7 +135,7 @@ def test_a_model_that_scales_its_logits_unknown_to_us_is_refused():
 
 
 class Recurrent(nn.Module):
-    """A trunk that sums up what it has read, and knows nothing of positions that begin again."""
+    """A backbone that sums what it has read and ignores positions that restart."""
 
     def __init__(self):
         super().__init__()
@@ -157,6 +157,6 @@ class _Sums(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_whose_rows_cannot_be_kept_apart_is_not_packed(dtype):
-    with pytest.raises(ModelError, match=r"^Recurrent lets tokens see across rows[^\n]*learner.packing: false$"):
-        check_packing(Recurrent().to(dtype), torch.device("cpu"))
+    with pytest.raises(ModelError, match=r"^Recurrent lets tokens see across packed rows[^\n]*learner.packing: false$"):
+        check_packing(Recurrent().to(dtype), torch.device("cpu"), setting="learner.packing")
     check_packing(tiny_llama(dtype=torch.float32), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The lean forward, the model's own over our cache, and an engine that runs ahead of its host: all say the same."""
+"""The fused forward, the model's own over our cache, and an engine that runs ahead of the host: equal tokens."""
 
 import asyncio
 import random
@@ -10,15 +10,16 @@ from transformers import AutoModelForCausalLM
 import turnwise.engines.local.forward as forward_module
 from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, make_model
 from turnwise.compute.device import bucket
-from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
-from turnwise.engines.local.fused import LeanForward
-from turnwise.engines.local.hf import WholeForward
+from turnwise.engines import Completion, LocalEngineSettings, Sampling
+from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines.local.fused import FusedForward
+from turnwise.engines.local.hf import HFForward
 from turnwise.engines.local.projections import Projections
-from turnwise.engines.local.runner import Lanes
+from turnwise.engines.local.runner import ModelRunner
 
 
 def engine_of(model, *, slots: int = 3, prefill_tokens: int = 24) -> LocalEngine:
-    return LocalEngine(model, settings=EngineSettings(slots=slots, prefill_tokens=prefill_tokens))
+    return LocalEngine(model, settings=LocalEngineSettings(slots=slots, prefill_tokens=prefill_tokens))
 
 
 def play(engine: LocalEngine, *, episodes: int = 5, stop_ids: tuple[int, ...] = ()) -> list[list[Completion]]:
@@ -51,24 +52,24 @@ def assert_same(one: list[list[Completion]], other: list[list[Completion]]) -> N
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_both_forwards_sample_the_same(kind, monkeypatch):
-    lean = engine_of(make_model(kind))
-    assert isinstance(lean._lanes._forward, LeanForward)
-    monkeypatch.setattr(forward_module, "read_anatomy", lambda *_: None)
-    whole = engine_of(make_model(kind))
-    assert isinstance(whole._lanes._forward, WholeForward)
-    assert_same(play(lean), play(whole))
+    fused = engine_of(make_model(kind))
+    assert isinstance(fused._runner._forward, FusedForward)
+    monkeypatch.setattr(forward_module, "read_architecture", lambda *_: None)
+    hf = engine_of(make_model(kind))
+    assert isinstance(hf._runner._forward, HFForward)
+    assert_same(play(fused), play(hf))
 
 
 def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
     def padding() -> int:
         engine = engine_of(make_model(), slots=8, prefill_tokens=1000)
         play(engine)
-        assert engine.counters.lane_steps >= engine.counters.idle_lanes > 0
-        assert engine.counters.lane_steps - engine.counters.idle_lanes == engine.counters.decode_tokens
-        return engine.counters.prefill_padding
+        assert engine.stats.slot_steps >= engine.stats.idle_slot_steps > 0
+        assert engine.stats.slot_steps - engine.stats.idle_slot_steps == engine.stats.decode_tokens
+        return engine.stats.prefill_padding
 
     assert (padding() > 0) == torch.cuda.is_available(), "a GPU pads small prefills to sizes that it replays"
-    monkeypatch.setattr(forward_module, "read_anatomy", lambda *_: None)
+    monkeypatch.setattr(forward_module, "read_architecture", lambda *_: None)
     assert padding() > 0
 
 
@@ -76,23 +77,23 @@ def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
 def test_running_ahead_of_the_host_changes_no_token(slots, portion, monkeypatch):
     expected = play(engine_of(make_model(), slots=slots), stop_ids=(3, 7, 11))
     assert any(turn.ids[-1] in (3, 7, 11) for said in expected for turn in said), "some turns end by themselves"
-    monkeypatch.setattr(Lanes, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ModelRunner, "runs_ahead", property(lambda _: True))
     ahead = engine_of(make_model(), slots=slots)
-    ahead._portion = portion
+    ahead._delivered_at_once = portion
     assert_same(play(ahead, stop_ids=(3, 7, 11)), expected)
-    assert not ahead._flights
-    assert not ahead._ended
+    assert not ahead._in_flight
+    assert not ahead._finished
 
 
 def test_weights_that_come_while_a_forward_is_under_way_do_not_mix_with_it(monkeypatch):
-    monkeypatch.setattr(Lanes, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ModelRunner, "runs_ahead", property(lambda _: True))
     model = make_model()
     engine = engine_of(model)
     prompt = [5, 6, 7, 8]
 
     async def load_during_a_turn() -> Completion:
         turn = asyncio.create_task(engine.generate("s", prompt, Sampling(max_tokens=12, stop_ids=(), temperature=0)))
-        while not engine.counters.decode_steps >= 3:
+        while not engine.stats.decode_steps >= 3:
             await asyncio.sleep(0)
         with torch.no_grad():
             for weight in model.parameters():
@@ -114,8 +115,8 @@ def test_a_forward_that_computes_something_else_is_not_trusted(caplog):
     own = mlp.forward
     mlp.forward = lambda x: own(x) + 0.1 * x
     engine = engine_of(model)
-    assert isinstance(engine._lanes._forward, WholeForward)
-    assert "sampled by its own, which is slower" in caplog.text
+    assert isinstance(engine._runner._forward, HFForward)
+    assert "its own forward samples instead, which is slower" in caplog.text
     ids, _ = greedy_by_full_forwards(model, [5, 6, 7], 6)
     said = asyncio.run(engine.generate("s", [5, 6, 7], Sampling(max_tokens=6, stop_ids=(), temperature=0)))
     assert list(said.ids) == ids

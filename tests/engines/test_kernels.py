@@ -6,35 +6,35 @@ import pytest
 import torch
 
 from tiny_models import ALL_KINDS, VOCABULARY, make_model
-from turnwise.engines.local.architecture import read_anatomy
-from turnwise.engines.local.cache import Decode, KeyValues, Prefill
+from turnwise.engines.local.architecture import read_architecture
+from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
 from turnwise.engines.local.forward import read_windows
-from turnwise.engines.local.fused import LeanForward
+from turnwise.engines.local.fused import FusedForward
 from turnwise.engines.local.sampling import sample
-from turnwise.engines.local.torch_ops import PlainSteps
+from turnwise.engines.local.torch_ops import TorchOps
 
 pytest.importorskip("triton", reason="no Triton here")
 if not torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("kernels need a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from turnwise.engines.local.kernels import steps as kernel_steps  # needs Triton
+from turnwise.engines.local.kernels import ops as triton_ops  # needs Triton
 from turnwise.engines.local.kernels.sampler import sample_rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def logits_by(make_steps, kind: str) -> torch.Tensor:
-    """Three uneven feeds into four lanes, then fourteen tokens in each but the last, which rests."""
+def logits_by(make_ops, kind: str) -> torch.Tensor:
+    """Three uneven chunks into four slots, then fourteen tokens in each but the last, which rests."""
     model = make_model(kind)
-    anatomy = read_anatomy(model, read_windows(model))
-    cache = KeyValues(slots=4, dtype=None)
+    architecture = read_architecture(model, read_windows(model))
+    cache = KVCache(slots=4, dtype=None)
     cache.reserve(64)
-    forward = LeanForward(
-        anatomy, cache, make_steps(anatomy, positions=160, dtype=torch.float32, device=DEVICE), dtype=None
+    forward = FusedForward(
+        architecture, cache, make_ops(architecture, positions=160, dtype=torch.float32, device=DEVICE), dtype=None
     )
     source = torch.Generator().manual_seed(1)
-    widths, lanes = [7, 3, 12], torch.tensor([2, 0, 1], device=DEVICE)
-    feed = torch.tensor([index for index, width in enumerate(widths) for _ in range(width)], device=DEVICE)
+    widths, slots = [7, 3, 12], torch.tensor([2, 0, 1], device=DEVICE)
+    chunk = torch.tensor([index for index, width in enumerate(widths) for _ in range(width)], device=DEVICE)
     column = torch.tensor([place for width in widths for place in range(width)], device=DEVICE)
     ids = torch.randint(0, VOCABULARY, (sum(widths),), generator=source).to(DEVICE)
     starts = torch.tensor([0, 7, 10, 22], device=DEVICE)
@@ -43,14 +43,14 @@ def logits_by(make_steps, kind: str) -> torch.Tensor:
     with torch.inference_mode():
         found = [
             forward.prefill(
-                Prefill(
+                PrefillInputs(
                     ids=ids,
                     positions=column,
-                    rows=lanes[feed],
-                    feed=feed,
+                    rows=slots[chunk],
+                    chunk=chunk,
                     column=column,
                     starts=starts,
-                    lanes=lanes,
+                    slots=slots,
                     width=12,
                     length=32,
                 )
@@ -59,22 +59,22 @@ def logits_by(make_steps, kind: str) -> torch.Tensor:
         for step in range(14):
             token = torch.randint(0, VOCABULARY, (4,), generator=source).to(DEVICE)
             grown = position + step * (rows < cache.spare)
-            found.append(forward.decode(Decode(ids=token, positions=grown, rows=rows, length=64))[:3])
+            found.append(forward.decode(DecodeInputs(ids=token, positions=grown, rows=rows, length=64))[:3])
     return torch.cat(found)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_steps_agree_with_plain_torch(kind):
-    assert logits_by(kernel_steps.KernelSteps, kind).cpu() == pytest.approx(
-        logits_by(PlainSteps, kind).cpu(), rel=1e-3, abs=1e-3
+    assert logits_by(triton_ops.TritonOps, kind).cpu() == pytest.approx(
+        logits_by(TorchOps, kind).cpu(), rel=1e-3, abs=1e-3
     )
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral, sliding"])
 def test_keys_that_several_programs_share_add_up(kind, monkeypatch):
-    expected = logits_by(kernel_steps.KernelSteps, kind)
-    monkeypatch.setattr(kernel_steps, "_SPLIT_KEYS", 8)
-    assert logits_by(kernel_steps.KernelSteps, kind).cpu() == pytest.approx(expected.cpu(), rel=1e-3, abs=1e-3)
+    expected = logits_by(triton_ops.TritonOps, kind)
+    monkeypatch.setattr(triton_ops, "_SPLIT_KEYS", 8)
+    assert logits_by(triton_ops.TritonOps, kind).cpu() == pytest.approx(expected.cpu(), rel=1e-3, abs=1e-3)
 
 
 def test_tokens_are_drawn_as_plain_torch_draws_them():

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, logprobs_by_full_forward, make_model
-from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
+from turnwise.engines import Completion, LocalEngineSettings, Sampling
+from turnwise.engines.local.engine import LocalEngine
 from turnwise.errors import ModelError
 from turnwise.types import Finish
 
 
 def engine_of(model, *, slots: int = 4, prefill_tokens: int = 64, **options) -> LocalEngine:
-    return LocalEngine(model, settings=EngineSettings(slots=slots, prefill_tokens=prefill_tokens), **options)
+    return LocalEngine(model, settings=LocalEngineSettings(slots=slots, prefill_tokens=prefill_tokens), **options)
 
 
 def ask(engine: LocalEngine, prompt: list[int], *, session: str = "s", **sampling) -> Completion:
@@ -94,8 +95,8 @@ def test_logprobs_equal_full_forwards_whatever_happens_to_the_caches(slots, pref
             top_p=sampling.top_p,
         )
         assert completion.logprobs == pytest.approx(expected, abs=1e-4)
-    assert engine.counters.reused_tokens > 0
-    assert (engine.counters.evictions > 0) == (slots < 9)
+    assert engine.stats.reused_tokens > 0
+    assert (engine.stats.evictions > 0) == (slots < 9)
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_company():
@@ -125,14 +126,14 @@ def test_a_session_pays_only_for_what_is_new():
     engine = engine_of(make_model())
     prompt = tokens(random.Random(1), 20)
     reply = ask(engine, prompt, max_tokens=5)
-    assert (engine.counters.prefill_tokens, engine.counters.reused_tokens) == (20, 0)
-    assert (engine.counters.decode_tokens, engine.counters.decode_steps) == (4, 4)
+    assert (engine.stats.prefill_tokens, engine.stats.reused_tokens) == (20, 0)
+    assert (engine.stats.decode_tokens, engine.stats.decode_steps) == (4, 4)
     # The reply's last token was sampled but never fed: it is read with the three new ones.
     ask(engine, [*prompt, *reply.ids, 7, 8, 9])
-    assert (engine.counters.prefill_tokens, engine.counters.reused_tokens) == (20 + 4, 24)
+    assert (engine.stats.prefill_tokens, engine.stats.reused_tokens) == (20 + 4, 24)
     # A rewritten conversation shares its first eleven tokens.
     ask(engine, [*prompt[:11], (prompt[11] + 1) % VOCABULARY, 5])
-    assert (engine.counters.prefill_tokens, engine.counters.reused_tokens) == (20 + 4 + 2, 24 + 11)
+    assert (engine.stats.prefill_tokens, engine.stats.reused_tokens) == (20 + 4 + 2, 24 + 11)
 
 
 def test_a_group_reads_its_prompt_once():
@@ -146,7 +147,7 @@ def test_a_group_reads_its_prompt_once():
         return await asyncio.gather(*turns)
 
     completions = asyncio.run(group())
-    assert (engine.counters.prefill_tokens, engine.counters.reused_tokens) == (30 + 3, 3 * 29)
+    assert (engine.stats.prefill_tokens, engine.stats.reused_tokens) == (30 + 3, 3 * 29)
     assert len({completion.ids for completion in completions}) == 4
     for completion in completions:
         expected = logprobs_by_full_forward(make_model(), prompt, completion.ids)
@@ -171,7 +172,7 @@ def test_a_forward_stays_in_its_budget_and_scores_only_last_tokens():
         await asyncio.gather(*turns)
 
     asyncio.run(everyone())
-    assert engine.counters.prefill_tokens == 3 + 70 + 11 + 24 + 25 + 8 + 8 + 5
+    assert engine.stats.prefill_tokens == 3 + 70 + 11 + 24 + 25 + 8 + 8 + 5
     assert max(sizes) == (256 if torch.cuda.is_available() else 24), "a GPU pads small prefills to one of few sizes"
     assert len(sizes) == len(scored)
     assert max(scored) <= 8, "a slot is scored once a forward"

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from tiny_models import greedy_by_full_forwards, logprobs_by_full_forward, make_model
-from turnwise.engines import Completion, EngineSettings, LocalEngine, Sampling
+from turnwise.engines import Completion, LocalEngineSettings, Sampling
+from turnwise.engines.local.engine import LocalEngine
 from turnwise.errors import ModelError
 
 PROMPT = [5, 6, 7, 8, 9]
 
 
 def engine_of(model, *, slots: int = 2) -> LocalEngine:
-    return LocalEngine(model, settings=EngineSettings(slots=slots))
+    return LocalEngine(model, settings=LocalEngineSettings(slots=slots))
 
 
 def turn(count: int = 6, **settings) -> Sampling:
@@ -90,7 +91,7 @@ def test_a_turn_under_way_goes_on_under_the_new_weights():
 
     async def load_midway() -> Completion:
         task = asyncio.create_task(engine.generate("s", PROMPT, turn(9)))
-        while engine.counters.decode_steps < 3:
+        while engine.stats.decode_steps < 3:
             await asyncio.sleep(0)
         await engine.load(new.state_dict(), version=1)
         return await task
@@ -122,7 +123,7 @@ def test_one_engine_serves_successive_event_loops():
     first = ask(engine)
     longer = [*PROMPT, *first.ids, 11]
     assert_right(model, ask(engine, longer), longer)
-    assert engine.counters.reused_tokens == len(longer) - 2, "the cache outlives the loop"
+    assert engine.stats.reused_tokens == len(longer) - 2, "the cache outlives the loop"
 
 
 def test_nothing_runs_once_all_turns_are_done():
@@ -157,7 +158,7 @@ def test_cancelling_a_turn_frees_its_slot_and_disturbs_no_other():
         doomed = asyncio.create_task(engine.generate("doomed", [1, 2, 3], turn(140)))
         stays = asyncio.create_task(engine.generate("stays", PROMPT, turn(30)))
         waits = asyncio.create_task(engine.generate("waits", PROMPT[:3], turn(5)))
-        while engine.counters.decode_steps < 4:
+        while engine.stats.decode_steps < 4:
             await asyncio.sleep(0)
         doomed.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -182,7 +183,7 @@ def test_a_cancelled_turn_in_the_queue_is_forgotten():
         await first
 
     asyncio.run(cancel_queued())
-    assert engine.counters.decode_tokens == 7
+    assert engine.stats.decode_tokens == 7
 
 
 def test_a_timeout_leaves_the_session_usable():
@@ -266,13 +267,13 @@ def test_requests_are_served_in_the_order_they_came():
 def test_of_turns_that_end_together_the_first_are_read_on_before_the_last_are_handed_over():
     model = make_model()
     engine = engine_of(model, slots=8)
-    engine._portion = 2
+    engine._delivered_at_once = 2
     read_when_answered: list[int] = []
 
     async def converse(number: int) -> tuple[list[int], Completion]:
         prompt = [number, *PROMPT]
         first = await engine.generate(str(number), prompt, turn(3))
-        read_when_answered.append(engine.counters.prefill_tokens)
+        read_when_answered.append(engine.stats.prefill_tokens)
         prompt = [*prompt, *first.ids, 7, 8]
         return prompt, await engine.generate(str(number), prompt, turn(3))
 
@@ -287,7 +288,7 @@ def test_of_turns_that_end_together_the_first_are_read_on_before_the_last_are_ha
 
 async def end_eight_turns(engine: LocalEngine) -> list[asyncio.Task[Completion]]:
     """Turns that end together, the first of which have been handed over and the last of which have not."""
-    engine._portion = 1
+    engine._delivered_at_once = 1
     turns = [asyncio.create_task(engine.generate(str(number), [number, *PROMPT], turn(3))) for number in range(8)]
     await turns[0]
     return turns
@@ -332,7 +333,7 @@ def test_short_turns_do_not_wait_for_long_ones():
         long = asyncio.create_task(engine.generate("long", PROMPT, turn(60)))
         for number in range(3):
             await engine.generate(f"short {number}", PROMPT, turn(3))
-        steps = engine.counters.decode_steps
+        steps = engine.stats.decode_steps
         await long
         return steps
 

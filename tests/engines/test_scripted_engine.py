@@ -43,7 +43,7 @@ def test_nothing_is_said_after_a_stop():
 
 
 def test_saying_nothing_is_an_error():
-    with pytest.raises(ModelError, match="said nothing"):
+    with pytest.raises(ModelError, match="empty reply"):
         ask(ScriptedEngine(lambda session, prompt: [], encode), [5])
 
 

@@ -1,4 +1,4 @@
-"""Who sits where, without a model: claims, evictions, shared prompts and the packing of lanes."""
+"""The slot table without a model: assignment, eviction, shared prefixes and compaction."""
 
 import asyncio
 
@@ -10,18 +10,18 @@ def seat(table: SlotTable, session: str, prompt: list[int]) -> Slot:
     slot = table.find(session)
     if slot is None:
         slot = table.idle()[0]
-        table.give(slot, session)
+        table.assign(slot, session)
     loop = asyncio.new_event_loop()
     request = Request(
         session=session, prompt=prompt, sampling=Sampling(max_tokens=4, stop_ids=()), future=loop.create_future()
     )
     loop.close()
-    table.seat(slot, request)
+    table.start(slot, request)
     return slot
 
 
 def finish(table: SlotTable, slot: Slot) -> None:
-    slot.held = list(slot.wanted())
+    slot.cached_ids = list(slot.needed_ids())
     table.vacate(slot)
 
 
@@ -54,8 +54,8 @@ def test_a_rewritten_prompt_keeps_only_what_it_shares():
     slot = seat(table, "a", [1, 2, 3, 4, 5])
     finish(table, slot)
     seat(table, "a", [1, 2, 9, 4, 5])
-    assert slot.held == [1, 2]
-    assert slot.missing() == [9, 4, 5]
+    assert slot.cached_ids == [1, 2]
+    assert slot.missing_ids() == [9, 4, 5]
 
 
 def test_the_last_token_of_a_prompt_is_always_read_again():
@@ -63,7 +63,7 @@ def test_the_last_token_of_a_prompt_is_always_read_again():
     slot = seat(table, "a", [1, 2, 3])
     finish(table, slot)
     seat(table, "a", [1, 2, 3])
-    assert slot.missing() == [3]
+    assert slot.missing_ids() == [3]
 
 
 def test_equal_starts_are_read_once_and_copied_in_waves():
@@ -82,7 +82,7 @@ def test_equal_starts_are_read_once_and_copied_in_waves():
         ["first, 1", "second, 0"],
         ["second, 1"],
     ]
-    assert [[(loan.slot.session, loan.donor.session, loan.length) for loan in wave.loans] for wave in waves] == [
+    assert [[(copy.slot.session, copy.donor.session, copy.length) for copy in wave.copies] for wave in waves] == [
         [],
         [("first, 1", "first, 0", 49), ("second, 0", "first, 0", 40)],
         [("second, 1", "second, 0", 49)],
@@ -94,31 +94,31 @@ def test_what_a_slot_already_holds_is_lent_without_waiting():
     finish(table, seat(table, "a", list(range(50))))
     newcomer = seat(table, "b", [*range(30), 99])
     (wave,) = table.waves([newcomer])
-    (loan,) = wave.loans
-    assert (loan.slot, loan.donor, loan.length) == (newcomer, table.find("a"), 30)
+    (copy,) = wave.copies
+    assert (copy.slot, copy.donor, copy.length) == (newcomer, table.find("a"), 30)
 
 
-def test_a_conversation_that_goes_on_borrows_nothing():
+def test_a_conversation_that_continues_borrows_nothing():
     table = SlotTable(3)
     finish(table, seat(table, "a", list(range(50))))
     finish(table, seat(table, "b", list(range(100, 130))))
-    goes_on = seat(table, "b", [*range(100, 130), *range(20)])
-    (wave,) = table.waves([goes_on])
-    assert (wave.slots, wave.loans) == ([goes_on], [])
+    continues = seat(table, "b", [*range(100, 130), *range(20)])
+    (wave,) = table.waves([continues])
+    assert (wave.slots, wave.copies) == ([continues], [])
     stranger = seat(table, "c", [*range(40), 99])
-    (wave,) = table.waves([goes_on, stranger])
-    assert (wave.slots, [loan.slot for loan in wave.loans]) == ([goes_on, stranger], [stranger])
+    (wave,) = table.waves([continues, stranger])
+    assert (wave.slots, [copy.slot for copy in wave.copies]) == ([continues, stranger], [stranger])
 
 
-def test_lanes_are_packed_once_half_of_the_span_is_at_rest():
+def test_slots_are_compacted_once_half_of_their_span_is_idle():
     table = SlotTable(6)
     slots = [seat(table, str(index), [1]) for index in range(6)]
     for index in (0, 2):
         finish(table, slots[index])
-    assert table.swaps() == [], "four of six lanes are busy"
+    assert table.swaps() == [], "four of six slots are in use"
     finish(table, slots[3])
     assert [(one.session, other.session) for one, other in table.swaps()] == [("4", "0"), ("5", "2")]
     for one, other in table.swaps():
-        table.exchange(one, other)
+        table.swap(one, other)
     assert [slot.session for slot in table.slots] == ["4", "1", "5", "3", "0", "2"]
-    assert [slot.lane for slot in table.slots] == list(range(6))
+    assert [slot.index for slot in table.slots] == list(range(6))

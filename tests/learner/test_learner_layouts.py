@@ -101,7 +101,7 @@ def test_nor_do_prompts_that_are_read_once(monkeypatch, name):
 def test_nor_do_rows_that_a_mask_keeps_apart(monkeypatch, name):
     """As where a model's attention cannot be done row by row."""
     expected, _ = update_of(learner_of(CASES[name]))
-    monkeypatch.setattr(passes, "can_attend_by_rows", lambda model, device: False)
+    monkeypatch.setattr(passes, "supports_varlen_attention", lambda model, device: False)
     learner = learner_of(CASES[name], packing=True)
     assert learner.passes.packing is Packing.MASKED
     assert_same_gradients(update_of(learner)[0], expected)

@@ -11,7 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from byte_render import Scripted, Watched, policy, says
-from turnwise.engines import EngineSettings, LocalEngine
+from turnwise.engines import LocalEngineSettings
+from turnwise.engines.local.engine import LocalEngine
 from turnwise.ledger import Ledger
 from turnwise.rollout import Limits, run_groups
 from turnwise.tools import tool
@@ -34,7 +35,7 @@ def local_engine(slots: int) -> LocalEngine:
         max_position_embeddings=512,
         initializer_range=0.4,
     )
-    return LocalEngine(LlamaForCausalLM(config).eval(), settings=EngineSettings(slots=slots))
+    return LocalEngine(LlamaForCausalLM(config).eval(), settings=LocalEngineSettings(slots=slots))
 
 
 def run(engine, env, names, *, concurrency=1024, turns=64):
@@ -66,9 +67,9 @@ class Others:
         return Step(done=True)
 
     async def wait(self) -> None:
-        before = self.engine.counters.decode_tokens
+        before = self.engine.stats.decode_tokens
         await self.done.wait()
-        self.sampled_meanwhile = self.engine.counters.decode_tokens - before
+        self.sampled_meanwhile = self.engine.stats.decode_tokens - before
 
 
 def test_others_decode_while_a_tool_is_awaited():
@@ -130,8 +131,8 @@ def test_those_who_wait_for_tools_hold_no_slot(slots):
     crowded, roomy = run(engine, meeting(), names), run(plenty, meeting(), names)
     assert all(len(episode.turns) == 3 for episode in crowded.values())
     assert tokens(crowded) == tokens(roomy), "evicted or not, they say the same"
-    assert engine.counters.evictions > 0
-    assert plenty.counters.evictions == 0
+    assert engine.stats.evictions > 0
+    assert plenty.stats.evictions == 0
 
 
 @pytest.mark.parametrize(("concurrency", "slots"), [(4, 32), (1024, 4)], ids=["episodes", "slots"])
@@ -151,7 +152,7 @@ def test_places_are_refilled_as_episodes_end_and_not_in_waves(concurrency, slots
     assert ended[-1] == "long"
     own = sum(len(turn.action_ids) - 1 for turn in long.turns)
     in_waves = own + 6 * (TURN - 1)
-    assert engine.counters.decode_steps <= own + 2 * len(long.turns) < in_waves
+    assert engine.stats.decode_steps <= own + 2 * len(long.turns) < in_waves
 
 
 def test_the_ledger_of_a_rollout_tells_waiting_from_working():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from turnwise.engines.local.engine import Counters
+from turnwise.engines.base import EngineStats
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.runs.ledger.recorder import Books, count_learnt, count_played
@@ -69,11 +69,11 @@ class Engine:
     """Counts what the test says it did."""
 
     def __init__(self) -> None:
-        self.counters = Counters(prefill_tokens=1000, lane_steps=1000, idle_lanes=900)
+        self.stats = EngineStats(prefill_tokens=1000, slot_steps=1000, idle_slot_steps=900)
 
     def work(self, **amounts: int) -> None:
-        sums = {name: getattr(self.counters, name) + amount for name, amount in amounts.items()}
-        self.counters = dataclasses.replace(self.counters, **sums)
+        sums = {name: getattr(self.stats, name) + amount for name, amount in amounts.items()}
+        self.stats = dataclasses.replace(self.stats, **sums)
 
 
 def spend(ledger: Ledger, clock: Clock, **seconds: float) -> None:
@@ -87,7 +87,9 @@ def test_idle_lanes_and_padding_are_set_apart_by_what_was_counted_since_the_last
     ledger = Ledger(clock)
     books = Books(ledger, engine)
     spend(ledger, clock, prefill=4.0, decode=10.0, logprobs=2.0, update=6.0)
-    engine.work(prefill_tokens=30, prefill_padding=10, reused_tokens=5, lane_steps=100, idle_lanes=20, decode_tokens=80)
+    engine.work(
+        prefill_tokens=30, prefill_padding=10, reused_tokens=5, slot_steps=100, idle_slot_steps=20, decode_tokens=80
+    )
     found = books.close_training(GROUPS, (0, 1), UPDATE)
     seconds = {name: value for name, value in found.items() if name.endswith("_seconds")}
     assert seconds == pytest.approx(
@@ -133,7 +135,7 @@ def test_a_record_without_sampling_has_no_tokens():
 def test_an_evaluation_counts_what_it_played():
     engine = Engine()
     books = Books(Ledger(Clock()), engine)
-    engine.work(prefill_tokens=18, lane_steps=12)
+    engine.work(prefill_tokens=18, slot_steps=12)
     found = books.close_evaluation(GROUPS[:1])
     assert (found["ledger/sampled_tokens"], found["ledger/truncated_tokens"]) == (12, 7)
     assert (found["ledger/prompt_computed_tokens"], found["ledger/prompt_padding_tokens"]) == (18, 0)

@@ -30,7 +30,7 @@ from learner_gradients import (
     prove_the_head_runs_on_trained_tokens_alone,
 )
 from mask_proofs import Shape, prove_loss_mask, prove_text_changes_nothing, prove_worked_example
-from turnwise.compute.score import Scores, hidden_states, score, trunk_of
+from turnwise.compute.score import Scores, backbone_of, hidden_states, score
 from turnwise.credit.base import Credit, Episodes
 from turnwise.credit.estimate import CreditSettings
 from turnwise.credit.scan import discounted_sum
@@ -230,7 +230,7 @@ def _forced_prefix_is_an_action(row):
 
 
 def _all_logits(model, micro, temperature, entropy=True):
-    hidden = hidden_states(trunk_of(model), micro.ids, micro.positions)
+    hidden = hidden_states(backbone_of(model), micro.ids, micro.positions)
     logprobs = (model.lm_head(hidden) / temperature).log_softmax(-1).flatten(0, 1)[micro.position - 1]
     spread = -(logprobs.exp() * logprobs).sum(-1)
     return Scores(logprob=logprobs.gather(-1, micro.target[:, None]).squeeze(-1), entropy=spread)
@@ -260,7 +260,7 @@ def _deaf_to_its_discount(patch):
 def _rows_see_each_other(patch):
     for module in (turnwise.compute.score, turnwise.models.critic):
         patch.setattr(module, "hidden_states", lambda trunk, ids, positions=None: hidden_states(trunk, ids))
-    patch.setattr(turnwise.learner.learner, "check_packing", lambda model, device: None)
+    patch.setattr(turnwise.learner.learner, "check_packing", lambda model, device, **_: None)
 
 
 MUTANTS = (

@@ -5,9 +5,7 @@ Invariant: a user's mistake ends in one line on standard error and exit code 2; 
 
 import argparse
 import asyncio
-import ctypes
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +14,14 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from turnwise import __version__
+from turnwise.compute.process import configure_process
 from turnwise.errors import ConfigError, TurnwiseError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = _parse(arguments)
-    _settle_process()
+    configure_process()
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
@@ -48,22 +47,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     options.overrides += late
     return options
-
-
-def _settle_process() -> None:
-    """Sets, before torch is loaded, what makes training of small models on a CPU steady; what a user set stays.
-
-    OpenMP's threads spin while they wait, by default, which can slow every step many times over when anything else
-    wants a core; and glibc returns large tensors to the system after each use, to fault them in again page by page.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:  # absent from other C libraries
-            trim_threshold, mmap_max = -1, -4
-            mallopt(trim_threshold, 2**30)
-            mallopt(mmap_max, 0)
 
 
 def _parser() -> argparse.ArgumentParser:

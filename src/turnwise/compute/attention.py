@@ -1,9 +1,9 @@
-"""Attention over rows that lie end to end, each row alone: it costs what the rows cost, not the square of them all.
+"""Variable-length attention over packed rows, each row alone: the cost is that of the rows, not the square of the pack.
 
-Invariant: a token sees what came before it in its own row, and nothing else; no mask over the micro-batch is ever
-built. A model attends so only within `attending_by_rows`, and as it did before outside of it.
-Shapes: W tokens of rows end to end, in S pieces (a row, or what is left of one whose prompt is read in another); H
-heads of queries and K of keys and values, D wide; a tokens of one piece, b of what it sees.
+Invariant: a token attends to earlier tokens of its own row, and to nothing else; no mask over the micro-batch is ever
+built. A model attends so only within `varlen_attention`; its own attention is restored after.
+Shapes: W tokens of packed rows, in S pieces (a row, or the rest of one whose prompt another row holds); H
+heads of queries and K of keys and values, D wide; a tokens of one piece, b keys that it attends to.
 """
 
 import functools
@@ -20,33 +20,33 @@ from torch.nn.attention import varlen
 from transformers import AttentionInterface, PreTrainedModel
 
 from turnwise.compute.device import send
-from turnwise.compute.layout import count_on
+from turnwise.compute.layout import concatenate_ranges
 from turnwise.errors import ModelError
 
-BY_ROWS = "turnwise_by_rows"
-"""The name of this attention in transformers; having no mask function of that name, it is given no mask."""
+VARLEN_ATTENTION = "turnwise_varlen"
+"""The name of this attention in transformers, which has no mask function of that name and so makes no mask."""
 
-_varlen_attention: Callable[..., object] = varlen.varlen_attn
+_varlen_kernel: Callable[..., object] = varlen.varlen_attn
 if "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters:
-    # Older versions take fewer heads of keys and values without being told.
-    _varlen_attention = functools.partial(varlen.varlen_attn, enable_gqa=True)
+    # Older versions take fewer heads of keys and values without this argument.
+    _varlen_kernel = functools.partial(varlen.varlen_attn, enable_gqa=True)
 
 
-class RowArguments(TypedDict):
-    """How rows lie, under the names that transformers hands down to attention; lengths on the host."""
+class VarlenArguments(TypedDict):
+    """The bounds of packed rows, under the names that transformers passes to attention; lengths on the host."""
 
     cu_seq_lens_q: torch.Tensor
-    """[S + 1] int: where pieces begin and end among the queries."""
+    """[S + 1] int: the bounds of pieces among the queries."""
     cu_seq_lens_k: torch.Tensor
-    """[S + 1] int: where what they see does, among the keys once `seen_keys` has chosen them."""
+    """[S + 1] int: the bounds of their keys, after `key_index` has gathered them."""
     max_length_q: int
     max_length_k: int
-    seen_keys: torch.Tensor | None
-    """Long: the keys of all pieces, piece after piece; None where each piece sees itself alone."""
+    key_index: torch.Tensor | None
+    """Long: the keys of all pieces, concatenated; None where each piece attends to itself alone."""
 
 
-def describe_rows(positions: torch.Tensor, device: torch.device) -> RowArguments:
-    """Reads off positions [1, W] where rows begin: at 0, or at p in a row that goes on from the last row's first p.
+def varlen_arguments(positions: torch.Tensor, device: torch.device) -> VarlenArguments:
+    """The bounds of rows from positions [1, W]: a row begins at 0, or at p if it shares the last row's first p tokens.
 
     Positions 0 1 2 3 | 2 3 4 | 0 1 are a row of four, one of five that shares its first two tokens, and one of two.
     """
@@ -56,26 +56,26 @@ def describe_rows(positions: torch.Tensor, device: torch.device) -> RowArguments
     start = opens.nonzero().flatten()  # [S]
     shared = place[start]  # [S]
     length = torch.cat([start[1:], torch.tensor([len(place)])]) - start  # [S]
-    head = torch.where(shared == 0, start, 0).cummax(0).values  # [S]: where the row whose beginning it shares begins
-    seen = _seen(start, length, head, shared) if shared.any() else None
+    head = torch.where(shared == 0, start, 0).cummax(0).values  # [S]: the start of the row whose prompt it shares
+    keys = _key_index(start, length, head, shared) if shared.any() else None
     return {
-        "cu_seq_lens_q": of_any_length(send(_offsets(length), device)),
-        "cu_seq_lens_k": of_any_length(send(_offsets(shared + length), device)),
+        "cu_seq_lens_q": mark_dynamic_length(send(_offsets(length), device)),
+        "cu_seq_lens_k": mark_dynamic_length(send(_offsets(shared + length), device)),
         "max_length_q": _rounded(int(length.max())),
         "max_length_k": _rounded(int((shared + length).max())),
-        "seen_keys": None if seen is None else of_any_length(send(seen, device)),
+        "key_index": None if keys is None else mark_dynamic_length(send(keys, device)),
     }
 
 
-def of_any_length(tensor: torch.Tensor) -> torch.Tensor:
-    """Tells torch.compile that another micro-batch has another number of these, so that one compilation does."""
+def mark_dynamic_length(tensor: torch.Tensor) -> torch.Tensor:
+    """Marks the last dimension as dynamic for torch.compile, so that one compilation serves every micro-batch."""
     torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
     return tensor
 
 
 @contextmanager
-def attending_by_rows(*modules: nn.Module) -> Iterator[None]:
-    """Within it, every model inside the modules attends by rows; what it did before is put back."""
+def varlen_attention(*modules: nn.Module) -> Iterator[None]:
+    """Makes every model inside the modules attend row by row, and restores its own attention after."""
     configs = {
         id(model.config): model.config
         for module in modules
@@ -85,27 +85,27 @@ def attending_by_rows(*modules: nn.Module) -> Iterator[None]:
     before = {key: config._attn_implementation for key, config in configs.items()}
     try:
         for config in configs.values():
-            config._attn_implementation = BY_ROWS
+            config._attn_implementation = VARLEN_ATTENTION
         yield
     finally:
         for key, config in configs.items():
             config._attn_implementation = before[key]
 
 
-def is_by_rows(trunk: nn.Module) -> bool:
-    """Whether a trunk attends by rows at the moment."""
-    return getattr(getattr(trunk, "config", None), "_attn_implementation", None) == BY_ROWS
+def uses_varlen_attention(backbone: nn.Module) -> bool:
+    """Whether a backbone attends row by row at the moment."""
+    return getattr(getattr(backbone, "config", None), "_attn_implementation", None) == VARLEN_ATTENTION
 
 
-def tells_attention_all(trunk: nn.Module) -> bool:
-    """Whether attention hears of everything, windows too, in its arguments: then it can do without a mask.
+def needs_no_mask(backbone: nn.Module) -> bool:
+    """Whether the model passes everything that attention needs, windows too, as arguments rather than in a mask.
 
-    Flash attention takes no mask either, so models that can use it do so.
+    Models that support flash attention, which takes no mask, do.
     """
     return (
-        isinstance(trunk, PreTrainedModel)
-        and bool(getattr(trunk, "_supports_flash_attn", False))
-        and bool(getattr(trunk, "_supports_attention_backend", False))
+        isinstance(backbone, PreTrainedModel)
+        and bool(getattr(backbone, "_supports_flash_attn", False))
+        and bool(getattr(backbone, "_supports_attention_backend", False))
     )
 
 
@@ -123,22 +123,22 @@ def attend(
     cu_seq_lens_k: torch.Tensor | None = None,
     max_length_q: int = 0,
     max_length_k: int = 0,
-    seen_keys: torch.Tensor | None = None,
+    key_index: torch.Tensor | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention [1, W, H, D] of queries [1, H, W, D] over keys and values [1, K, W, D], by transformers' interface."""
     if unknown := [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]:
-        raise ModelError(f"attention with {unknown[0]} is not known by rows: set learner.packing: false")
-    # Under autocast, positions are added in the weights' type: only what comes from a product is in autocast's.
+        raise ModelError(f"attention with {unknown[0]} is not supported over packed rows")
+    # Under autocast, rotary embeddings are in the weights' type and only matrix products in autocast's.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if cu_seq_lens_q is None or cu_seq_lens_k is None:
         return _attend_piece(query, key, value, scaling, dropout, sliding_window).transpose(1, 2), None
     if dropout == 0 and _has_kernel(query):
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        found = _varlen_attention(
+        found = _varlen_kernel(
             query[0].transpose(0, 1),  # [W, H, D]
-            _choose(key[0].transpose(0, 1), seen_keys),
-            _choose(value[0].transpose(0, 1), seen_keys),
+            _gather(key[0].transpose(0, 1), key_index),
+            _gather(value[0].transpose(0, 1), key_index),
             cu_seq_lens_q,
             cu_seq_lens_k,
             max_length_q,
@@ -157,11 +157,11 @@ def _has_kernel(query: torch.Tensor) -> bool:
     return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and width <= 256 and width % 8 == 0
 
 
-def _choose(states: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
-    """Keys or values [W, K, D] of all pieces, piece after piece; their gradients are added up in float32."""
-    if seen is None:
+def _gather(states: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
+    """Gathers the keys or values [W, K, D] of all pieces; their gradients are summed in float32."""
+    if index is None:
         return states
-    return states.float().index_select(0, seen).to(states.dtype)
+    return states.float().index_select(0, index).to(states.dtype)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
@@ -187,8 +187,8 @@ def _attend_pieces(
         found.append(
             _attend_piece(
                 queries[piece],
-                _behind(keys, piece, head, prompt),
-                _behind(values, piece, head, prompt),
+                _keys_of(keys, piece, head, prompt),
+                _keys_of(values, piece, head, prompt),
                 scaling,
                 dropout,
                 window,
@@ -197,8 +197,8 @@ def _attend_pieces(
     return torch.cat(found, dim=2).transpose(1, 2)  # [1, W, H, D]
 
 
-def _behind(pieces: Sequence[torch.Tensor], piece: int, head: int, prompt: int) -> torch.Tensor:
-    """What a piece sees [1, K, b, D]: the prompt it shares, and itself."""
+def _keys_of(pieces: Sequence[torch.Tensor], piece: int, head: int, prompt: int) -> torch.Tensor:
+    """The keys or values of a piece [1, K, b, D]: the prompt it shares, and its own."""
     if prompt == 0:
         return pieces[piece]
     return torch.cat([pieces[head][:, :, :prompt], pieces[piece]], dim=2)
@@ -212,24 +212,24 @@ def _attend_piece(
     dropout: float,
     window: int | None,
 ) -> torch.Tensor:
-    """One piece [1, H, a, D] over what it sees [1, K, b, D], of which it is the end."""
-    own, seen = query.shape[2], key.shape[2]
-    plain = own == seen and (window is None or window >= seen)
-    mask = None if plain else _mask(own, seen, window, query.device)  # [a, b]
+    """One piece [1, H, a, D] over its keys [1, K, b, D], of which its own are the last."""
+    queries, keys = query.shape[2], key.shape[2]
+    causal = queries == keys and (window is None or window >= keys)
+    mask = None if causal else _mask(queries, keys, window, query.device)  # [a, b]
     return F.scaled_dot_product_attention(
-        query, key, value, mask, dropout, is_causal=plain, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+        query, key, value, mask, dropout, is_causal=causal, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
     )
 
 
-def _mask(own: int, seen: int, window: int | None, device: torch.device) -> torch.Tensor:
-    mask = torch.ones(own, seen, dtype=torch.bool, device=device).tril(seen - own)
-    return mask if window is None else mask.triu(seen - own - window + 1)
+def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    mask = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+    return mask if window is None else mask.triu(keys - queries - window + 1)
 
 
-def _seen(start: torch.Tensor, length: torch.Tensor, head: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """The keys of every piece, one after the other: the prompt it shares, then its own."""
+def _key_index(start: torch.Tensor, length: torch.Tensor, head: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """The keys of every piece, concatenated: the prompt it shares, then its own."""
     first, count = torch.stack((head, start), 1).flatten(), torch.stack((shared, length), 1).flatten()  # [2S]
-    return count_on(first, count)
+    return concatenate_ranges(first, count)
 
 
 def _offsets(length: torch.Tensor) -> torch.Tensor:
@@ -237,8 +237,8 @@ def _offsets(length: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(length: int) -> int:
-    """A kernel only needs a bound, and compiled code is compiled anew for every other one."""
+    """The kernel needs only an upper bound, and every other value would be compiled for anew."""
     return -(-length // 256) * 256
 
 
-AttentionInterface.register(BY_ROWS, attend)
+AttentionInterface.register(VARLEN_ATTENTION, attend)

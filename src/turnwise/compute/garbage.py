@@ -1,6 +1,6 @@
-"""Python's garbage collector, told what it need not look at.
+"""Less garbage collection while training.
 
-Invariant: afterwards it collects as it did before, and nothing is kept from it for good.
+Invariant: afterwards Python's collector works as before, on everything.
 """
 
 import gc
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _YOUNG = 50_000
-"""How many new objects it waits for: a rollout makes thousands at every turn, lists of ids among them, which it would
-look through from end to end each time."""
+"""New objects before a collection: a rollout makes thousands every turn, long lists of ids among them, and each
+collection would scan them all."""
 
 
 @contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Within it, what is there already is left alone, and what is new is seldom looked at.
+def reduced_gc() -> Iterator[None]:
+    """Excludes existing objects from garbage collection and collects new ones seldom.
 
-    Else libraries, the model and the data are gone through again and again, a fifth of a second each time.
+    Otherwise libraries, the model and the data are scanned again and again, a fifth of a second each time.
     """
     usual = gc.get_threshold()
     gc.collect()

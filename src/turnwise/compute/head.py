@@ -1,7 +1,7 @@
-"""An LM head and the softmax over its vocabulary in tiles: logprob and entropy of tokens, with no tensor of all logits.
+"""An LM head with the softmax over its vocabulary in tiles: logprobs and entropies without a tensor of all logits.
 
-Invariant: what is kept between forward and backward are two numbers per token; logits live in one tile at a time, and
-are computed again where a gradient asks for them. The gradient is plain autograd's:
+Invariant: only two numbers per token are saved for the backward pass; logits exist one tile at a time and are
+recomputed for gradients. The gradient is that of plain autograd:
 
     z = logits / T,   log Σ = logsumexp z,   log p = z − log Σ,   H = log Σ − Σ p z
     ∂ log p_target / ∂z = 1[target] − p             ∂H / ∂z = −p (log p + H)
@@ -30,8 +30,8 @@ _fused: ContextVar[bool] = ContextVar("_fused", default=False)
 
 
 @contextmanager
-def fusing() -> Iterator[None]:
-    """Within it, what is done to a tile on a GPU is one kernel, by torch.compile; so it is in the backward pass."""
+def compiled_tiles() -> Iterator[None]:
+    """Runs the work on each tile as one compiled kernel on a GPU, in forward and backward."""
     token = _fused.set(True)
     try:
         yield
@@ -40,28 +40,28 @@ def fusing() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Squash:
-    """What becomes of the head's output before the softmax."""
+class LogitTransform:
+    """How logits are changed before the softmax."""
 
     temperature: float
     softcap: float | None
-    """Logits are bent to stay within ± this, as in Gemma; None leaves them."""
+    """cap · tanh(logit / cap), as in Gemma; None disables."""
 
 
-def is_plain(head: nn.Module) -> bool:
-    """Whether a head is weights and nothing else: not wrapped (adapters), and nobody listens to what it reads."""
+def is_unmodified_linear(head: nn.Module) -> bool:
+    """Whether a head is a linear layer without adapter or hooks, so that its weights are all of it."""
     return type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks
 
 
 def score_states(
-    states: torch.Tensor, head: nn.Linear, target: torch.Tensor, squash: Squash, *, entropy: bool
+    states: torch.Tensor, head: nn.Linear, target: torch.Tensor, transform: LogitTransform, *, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logprob [m] of target ids [m] after states [m, H], and the entropy [m] of what they were chosen from.
+    """The logprob [m] of target ids [m] after states [m, H], and the entropy [m] of their distributions.
 
-    Without `entropy`, the second is zero. Products are taken in autocast's type where it is on.
+    Without `entropy`, the second is zero. Matrix products are in autocast's type where it is on.
     """
-    logprob, spread = _Scores.apply(states, head.weight, head.bias, target, squash, entropy)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return logprob, spread
+    logprob, entropies = _Scores.apply(states, head.weight, head.bias, target, transform, entropy)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return logprob, entropies
 
 
 class _Scores(torch.autograd.Function):
@@ -72,35 +72,35 @@ class _Scores(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         target: torch.Tensor,
-        squash: Squash,
-        entropy: bool,
+        transform: LogitTransform,
+        with_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         fused = states.is_cuda and _fused.get()
-        head = _Head.of(states, weight, bias, squash, _product_dtype(weight), fused)
-        chosen, log_total, spread = head.look(target, entropy)  # [m]
-        ctx.save_for_backward(states, weight, bias, target, log_total, spread)  # type: ignore[arg-type]  # may be None
-        ctx.like = squash, head.states.dtype, fused  # type: ignore[attr-defined]  # a bag for whatever we like
+        head = _Head.of(states, weight, bias, transform, _product_dtype(weight), fused)
+        chosen, log_total, entropy = head.reduce(target, with_entropy)  # [m]
+        ctx.save_for_backward(states, weight, bias, target, log_total, entropy)  # type: ignore[arg-type]  # may be None
+        ctx.like = transform, head.states.dtype, fused  # type: ignore[attr-defined]  # for backward
         ctx.set_materialize_grads(False)
-        return chosen - log_total, spread
+        return chosen - log_total, entropy
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(
-        ctx: torch.autograd.function.FunctionCtx, by_logprob: torch.Tensor | None, by_entropy: torch.Tensor | None
+        ctx: torch.autograd.function.FunctionCtx, grad_logprob: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        states, weight, bias, target, log_total, spread = ctx.saved_tensors  # type: ignore[attr-defined]
+        states, weight, bias, target, log_total, entropy = ctx.saved_tensors  # type: ignore[attr-defined]
         head = _Head.of(states, weight, bias, *ctx.like)  # type: ignore[attr-defined]
-        if by_logprob is None:
-            by_logprob = torch.zeros_like(log_total)  # [m]
-        slope = _Slope(head, *ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
-        slope.climb(target, log_total, spread, by_logprob, by_entropy)
-        given = ((slope.states, states), (slope.weight, weight), (slope.bias, bias))
-        return (*(None if found is None else found.to(like.dtype) for found, like in given), None, None, None)
+        if grad_logprob is None:
+            grad_logprob = torch.zeros_like(log_total)  # [m]
+        gradients = _HeadGradients(head, *ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
+        gradients.accumulate(target, log_total, entropy, grad_logprob, grad_entropy)
+        found = ((gradients.states, states), (gradients.weight, weight), (gradients.bias, bias))
+        return (*(None if gradient is None else gradient.to(like.dtype) for gradient, like in found), None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """States and weights in the type they are multiplied in, and what follows."""
+    """States and weights in the type of matrix products."""
 
     states: torch.Tensor
     """[m, H]"""
@@ -108,9 +108,9 @@ class _Head:
     """[V, H]"""
     bias: torch.Tensor | None
     """[V]"""
-    squash: Squash
+    transform: LogitTransform
     dtype: torch.dtype
-    """Of everything after the product: float32, or what is wider."""
+    """Of everything after the product: float32 or wider."""
     fused: bool
 
     @classmethod
@@ -119,7 +119,7 @@ class _Head:
         states: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        squash: Squash,
+        transform: LogitTransform,
         product_dtype: torch.dtype,
         fused: bool,
     ) -> "_Head":
@@ -127,60 +127,60 @@ class _Head:
             states=states.detach().to(product_dtype),
             weight=weight.detach().to(product_dtype),
             bias=None if bias is None else bias.detach().to(product_dtype),
-            squash=squash,
+            transform=transform,
             dtype=torch.promote_types(product_dtype, torch.float32),
             fused=fused,
         )
 
     def tiles(self, target: torch.Tensor) -> Iterator["_Tile"]:
-        """Tokens within vocabulary, so that each weight is read once and its gradient written once.
+        """Tiles with tokens as the inner loop, so that each weight is read once and its gradient written once.
 
-        All tiles lie in the same memory, one after the other: fresh pages would cost more than the sums in them.
+        All tiles reuse the same memory: fresh pages would cost more than the sums in them.
         """
         tokens, logits = _TILE.get(self.states.device.type, _TILE["cuda"])
         tokens = min(tokens, len(self.states))
-        width = _width(len(self.weight), max(1, logits // max(1, tokens)))
-        room = self.states.new_empty(tokens * width)
+        width = _tile_width(len(self.weight), max(1, logits // max(1, tokens)))
+        buffer = self.states.new_empty(tokens * width)
         for first in range(0, len(self.weight), width):
-            words = slice(first, min(first + width, len(self.weight)))
+            vocab = slice(first, min(first + width, len(self.weight)))
             for start in range(0, len(self.states), max(1, tokens)):
-                some = slice(start, min(start + tokens, len(self.states)))
-                place = target[some] - first  # [a]
-                inside = (place >= 0) & (place < words.stop - first)  # [a]
-                product = self._multiply(some, words, room)  # [a, c]
+                rows = slice(start, min(start + tokens, len(self.states)))
+                place = target[rows] - first  # [a]
+                inside = (place >= 0) & (place < vocab.stop - first)  # [a]
+                product = self._multiply(rows, vocab, buffer)  # [a, c]
                 yield _Tile(
-                    tokens=some, words=words, product=product, place=place.masked_fill(~inside, 0), inside=inside
+                    tokens=rows, vocab=vocab, product=product, place=place.masked_fill(~inside, 0), inside=inside
                 )
 
-    def _multiply(self, tokens: slice, words: slice, room: torch.Tensor) -> torch.Tensor:
-        states, weight = self.states[tokens], self.weight[words]  # [a, H], [c, H]
-        out = room[: len(states) * len(weight)].view(len(states), len(weight))  # [a, c]
+    def _multiply(self, tokens: slice, vocab: slice, buffer: torch.Tensor) -> torch.Tensor:
+        states, weight = self.states[tokens], self.weight[vocab]  # [a, H], [c, H]
+        out = buffer[: len(states) * len(weight)].view(len(states), len(weight))  # [a, c]
         if self.bias is None:
             return torch.mm(states, weight.T, out=out)
-        return torch.addmm(self.bias[words], states, weight.T, out=out)
+        return torch.addmm(self.bias[vocab], states, weight.T, out=out)
 
-    def look(self, target: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Each token's own logit [m], the logarithm of the softmax's sum [m], and the entropy [m] or zero."""
-        blank = self.states.new_zeros(len(self.states), dtype=self.dtype)  # [m]
-        top = torch.full_like(blank, torch.finfo(self.dtype).min)  # [m]
-        chosen, total, drift = blank, blank.clone(), blank.clone()  # [m]
-        fold = _compiled(_fold) if self.fused else _fold
+    def reduce(self, target: torch.Tensor, with_entropy: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The logit of each target [m], the logsumexp [m], and the entropy [m] or zero."""
+        zeros = self.states.new_zeros(len(self.states), dtype=self.dtype)  # [m]
+        top = torch.full_like(zeros, torch.finfo(self.dtype).min)  # [m]
+        chosen, total, weighted = zeros, zeros.clone(), zeros.clone()  # [m]
+        accumulate = _compiled(_accumulate_logsumexp) if self.fused else _accumulate_logsumexp
         for tile in self.tiles(target):
-            some = tile.tokens
-            chosen[some], top[some], total[some], drift[some] = fold(
+            rows = tile.tokens
+            chosen[rows], top[rows], total[rows], weighted[rows] = accumulate(
                 tile.product,
                 tile.place,
                 tile.inside,
-                chosen[some],
-                top[some],
-                total[some],
-                drift[some],
-                self.squash,
+                chosen[rows],
+                top[rows],
+                total[rows],
+                weighted[rows],
+                self.transform,
                 self.dtype,
-                entropy,
+                with_entropy,
             )
         log_sum = total.log()  # [m]
-        return chosen, top + log_sum, log_sum - drift / total if entropy else drift
+        return chosen, top + log_sum, log_sum - weighted / total if with_entropy else weighted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,17 +188,17 @@ class _Tile:
     """The head's output for some tokens over some of the vocabulary."""
 
     tokens: slice
-    words: slice
+    vocab: slice
     product: torch.Tensor
-    """[a, c]: to be used up, before the next tile takes its place."""
+    """[a, c]: overwritten by the next tile."""
     place: torch.Tensor
-    """[a] long: the column of each token's own id; 0 where it is not among these words."""
+    """[a] long: the column of each target; 0 where it is outside this tile."""
     inside: torch.Tensor
-    """[a] bool: whether it is."""
+    """[a] bool: whether the target is inside."""
 
 
-class _Slope:
-    """Gradients by states [m, H], weights [V, H] and bias [V], summed up tile by tile; None where nobody asks."""
+class _HeadGradients:
+    """Gradients by states [m, H], weights [V, H] and bias [V], accumulated over tiles; None if not needed."""
 
     def __init__(self, head: _Head, for_states: bool, for_weight: bool, for_bias: bool) -> None:
         self._head = head
@@ -206,122 +206,122 @@ class _Slope:
         self.weight = torch.zeros_like(head.weight, dtype=head.dtype) if for_weight else None
         self.bias = head.weight.new_zeros(len(head.weight), dtype=head.dtype) if for_bias else None
 
-    def climb(
+    def accumulate(
         self,
         target: torch.Tensor,
         log_total: torch.Tensor,
-        spread: torch.Tensor,
-        by_logprob: torch.Tensor,
-        by_entropy: torch.Tensor | None,
+        entropy: torch.Tensor,
+        grad_logprob: torch.Tensor,
+        grad_entropy: torch.Tensor | None,
     ) -> None:
-        """Adds the gradient of Σ by_logprob · log p + by_entropy · H, all [m]."""
+        """Adds the gradient of Σ grad_logprob · log p + grad_entropy · H, all [m]."""
         head = self._head
-        push = by_logprob / head.squash.temperature  # [m]
-        lift = None if by_entropy is None else by_entropy / head.squash.temperature  # [m]
-        tilt = _compiled(_tilt) if head.fused else _tilt
+        logprob_grad = grad_logprob / head.transform.temperature  # [m]
+        entropy_grad = None if grad_entropy is None else grad_entropy / head.transform.temperature  # [m]
+        logit_grad = _compiled(_logit_grad) if head.fused else _logit_grad
         for tile in head.tiles(target):
-            some = tile.tokens
-            slope = tilt(
+            rows = tile.tokens
+            grad = logit_grad(
                 tile.product,
                 tile.place,
                 tile.inside,
-                log_total[some],
-                spread[some],
-                push[some],
-                None if lift is None else lift[some],
-                head.squash,
+                log_total[rows],
+                entropy[rows],
+                logprob_grad[rows],
+                None if entropy_grad is None else entropy_grad[rows],
+                head.transform,
                 head.dtype,
                 head.states.dtype if self.bias is None else head.dtype,
             )  # [a, c]
             if self.bias is not None:
-                self.bias[tile.words] += slope.sum(0)
-                slope = slope.to(head.states.dtype)
+                self.bias[tile.vocab] += grad.sum(0)
+                grad = grad.to(head.states.dtype)
             if self.states is not None:
-                _add_product(self.states[some], slope, head.weight[tile.words])
+                _add_product(self.states[rows], grad, head.weight[tile.vocab])
             if self.weight is not None:
-                _add_product(self.weight[tile.words], slope.T, head.states[some])
+                _add_product(self.weight[tile.vocab], grad.T, head.states[rows])
 
 
-def _width(words: int, most: int) -> int:
-    """Of tiles that are equally wide, or nearly: 49,152 words at most 6,808 at a time are eight tiles of 6,144."""
-    tiles = -(-words // most)
-    even = -(-words // tiles)
-    return min(-(-even // _ALIGNED) * _ALIGNED, words)
+def _tile_width(vocab: int, most: int) -> int:
+    """The width of nearly equal tiles: a vocabulary of 49,152, at most 6,808 at a time, is eight tiles of 6,144."""
+    tiles = -(-vocab // most)
+    even = -(-vocab // tiles)
+    return min(-(-even // _ALIGNED) * _ALIGNED, vocab)
 
 
-def _fold(
+def _accumulate_logsumexp(
     product: torch.Tensor,
     place: torch.Tensor,
     inside: torch.Tensor,
     chosen: torch.Tensor,
     top: torch.Tensor,
     total: torch.Tensor,
-    drift: torch.Tensor,
-    squash: Squash,
+    weighted: torch.Tensor,
+    transform: LogitTransform,
     dtype: torch.dtype,
-    entropy: bool,
+    with_entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One more tile [a, c] for the running sums of its tokens, all [a].
+    """Adds one tile [a, c] to the running sums of its tokens, all [a].
 
-    `total` is of exp(z − top) and `drift` of (z − top) exp(z − top), for the largest z so far, `top`; when a larger one
-    comes they shrink.
+    `total` is Σ exp(z − top) and `weighted` is Σ (z − top) exp(z − top), for the largest z so far, `top`; both are
+    rescaled when a larger one comes.
     """
-    tile = _squash(product, squash, dtype)  # [a, c]
+    tile = _transform_logits(product, transform, dtype)  # [a, c]
     chosen = torch.where(inside, tile.gather(1, place[:, None]).squeeze(1), chosen)
-    rise = torch.maximum(top, tile.amax(1))
-    fall = top - rise
-    tile.sub_(rise[:, None])
-    power = tile.exp()  # [a, c]
-    shrink = fall.exp()
-    if entropy:
-        drift = shrink * (drift + total * fall) + tile.mul_(power).sum(1)
-    return chosen, rise, shrink * total + power.sum(1), drift
+    new_top = torch.maximum(top, tile.amax(1))
+    change = top - new_top
+    tile.sub_(new_top[:, None])
+    exp = tile.exp()  # [a, c]
+    rescale = change.exp()
+    if with_entropy:
+        weighted = rescale * (weighted + total * change) + tile.mul_(exp).sum(1)
+    return chosen, new_top, rescale * total + exp.sum(1), weighted
 
 
-def _tilt(
+def _logit_grad(
     product: torch.Tensor,
     place: torch.Tensor,
     inside: torch.Tensor,
     log_total: torch.Tensor,
-    spread: torch.Tensor,
-    push: torch.Tensor,
-    lift: torch.Tensor | None,
-    squash: Squash,
+    entropy: torch.Tensor,
+    logprob_grad: torch.Tensor,
+    entropy_grad: torch.Tensor | None,
+    transform: LogitTransform,
     dtype: torch.dtype,
-    given_in: torch.dtype,
+    out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The gradient [a, c] by a tile of the head's output, of Σ push · log p + lift · H, all [a]."""
-    tile = _squash(product, squash, dtype)  # [a, c]
-    bend = None  # [a, c]: what softcapping leaves of a slope
-    if squash.softcap is not None:
-        bend = 1 - (tile * (squash.temperature / squash.softcap)).square()
+    """The gradient [a, c] by a tile of the head's output, of Σ logprob_grad · log p + entropy_grad · H, all [a]."""
+    tile = _transform_logits(product, transform, dtype)  # [a, c]
+    softcap_grad = None  # [a, c]: the derivative of softcapping
+    if transform.softcap is not None:
+        softcap_grad = 1 - (tile * (transform.temperature / transform.softcap)).square()
     tile.sub_(log_total[:, None])
-    if lift is None:
-        tile.exp_().mul_(-push[:, None])
+    if entropy_grad is None:
+        tile.exp_().mul_(-logprob_grad[:, None])
     else:
-        chance = tile.exp()  # [a, c]
-        tile.mul_(-lift[:, None]).sub_((push + lift * spread)[:, None]).mul_(chance)
-    own = torch.where(inside, push, 0)[:, None]  # [a, 1]
+        probability = tile.exp()  # [a, c]
+        tile.mul_(-entropy_grad[:, None]).sub_((logprob_grad + entropy_grad * entropy)[:, None]).mul_(probability)
+    own = torch.where(inside, logprob_grad, 0)[:, None]  # [a, 1]
     if torch.compiler.is_compiling():  # a scatter would be a kernel of its own
         columns = torch.arange(tile.shape[1], device=tile.device)  # [c]
         tile = tile + torch.where(columns == place[:, None], own, 0)
     else:
         tile.scatter_add_(1, place[:, None], own)
-    return (tile if bend is None else tile.mul_(bend)).to(given_in)
+    return (tile if softcap_grad is None else tile.mul_(softcap_grad)).to(out_dtype)
 
 
-def _squash(product: torch.Tensor, squash: Squash, dtype: torch.dtype) -> torch.Tensor:
-    """What the softmax is taken of, in the place of the product where its type allows."""
+def _transform_logits(product: torch.Tensor, transform: LogitTransform, dtype: torch.dtype) -> torch.Tensor:
+    """The logits that the softmax is taken of, computed in place where the type allows."""
     tile = product.to(dtype)
-    if squash.softcap is not None:
-        return tile.div_(squash.softcap).tanh_().mul_(squash.softcap / squash.temperature)
-    return tile if squash.temperature == 1 else tile.div_(squash.temperature)
+    if transform.softcap is not None:
+        return tile.div_(transform.softcap).tanh_().mul_(transform.softcap / transform.temperature)
+    return tile if transform.temperature == 1 else tile.div_(transform.temperature)
 
 
 def _product_dtype(weight: torch.Tensor) -> torch.dtype:
-    place = weight.device.type
-    if torch.is_autocast_enabled(place) and weight.dtype != torch.double:  # which autocast leaves alone
-        return torch.get_autocast_dtype(place)
+    device = weight.device.type
+    if torch.is_autocast_enabled(device) and weight.dtype != torch.double:  # which autocast leaves alone
+        return torch.get_autocast_dtype(device)
     return weight.dtype
 
 
@@ -335,5 +335,5 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
 
 @functools.cache
 def _compiled(step: F) -> F:
-    compiled: F = torch.compile(step, dynamic=True)  # type: ignore[assignment]  # it takes and gives the same
+    compiled: F = torch.compile(step, dynamic=True)  # type: ignore[assignment]  # same signature
     return compiled

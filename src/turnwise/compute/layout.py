@@ -1,9 +1,9 @@
-"""How rows lie in the tensor that goes through a model: padded, or end to end with equal prompts read once.
+"""The layout of rows in a model's input: padded, or packed end to end with equal prompts stored once.
 
-Invariant: whatever the layout, a selected token is found at `position` and is predicted from `before`, and what a model
-says there depends on the tokens of its own row alone. Positions tell rows apart: where they begin again at 0 a row
-opens; where they fall back to p > 0, a row goes on from the first p tokens of the last one that opened.
-Shapes: m tokens selected in a micro-batch, which is B rows padded to W, or W tokens of rows end to end (B = 1).
+Invariant: in either layout a selected token is at `position` and is predicted from `before`, and a model's output there
+depends on the tokens of its own row alone. Positions separate rows: a row begins where they restart at 0; where they
+restart at p > 0, a row continues the first p tokens of the last row that began at 0.
+Shapes: m tokens selected in a micro-batch, which is B rows padded to W, or W tokens of packed rows (B = 1).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,28 +16,28 @@ from turnwise.compute.device import send
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Rows that go through a model together, each padded on the right to the longest, or all end to end."""
+    """Rows of one forward, each padded on the right to the longest, or all packed."""
 
     ids: torch.Tensor
-    """[B, W] long: padded with 0, which no real token can see, since attention looks back only."""
+    """[B, W] long: padded with 0 on the right, which causal attention never reaches."""
     positions: torch.Tensor | None
-    """[1, W] long: how far each token is into its own row, where rows lie end to end; None where they are padded. It
-    stays on the host, which reads off it where rows begin."""
+    """[1, W] long: each token's position in its own row, if rows are packed; None if they are padded. It stays on the
+    host, which finds the bounds of rows in it."""
     position: torch.Tensor
     """[m] long: where each selected token sits in `ids.flatten()`."""
     before: torch.Tensor
-    """[m] long: where the token before it sits, from which it is predicted; of a row's first token it means nothing."""
+    """[m] long: where the token before it sits, from which it is predicted; undefined for a row's first token."""
     token: torch.Tensor
     """[m] long: the same tokens as indices into the batch's flat tensors."""
     target: torch.Tensor
     """[m] long: their ids."""
     tokens: int
-    """How many of `ids` are not padding."""
+    """The number of `ids` that are not padding."""
     shared: int
-    """How many tokens of its rows are not in `ids`, because they are in another row's prompt."""
+    """The number of its rows' tokens that are not in `ids`, since another row holds the same prompt."""
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """On a device, which is not waited for: it may still be busy with the micro-batch before."""
+        """Copies to a device without waiting: it may still be busy with the micro-batch before."""
         return replace(
             self,
             ids=send(self.ids, device),
@@ -49,20 +49,20 @@ class MicroBatch:
 
 
 class MicroBatches:
-    """Micro-batches in order, each laid out when it is first come to: a device can be at one while the next is made."""
+    """Micro-batches in order, each built when first reached, so that a device can run one while the next is built."""
 
-    def __init__(self, recipes: Iterable[Callable[[], MicroBatch]]) -> None:
-        self._recipes = list(recipes)
-        self._made: list[MicroBatch] = []
+    def __init__(self, builders: Iterable[Callable[[], MicroBatch]]) -> None:
+        self._builders = list(builders)
+        self._built: list[MicroBatch] = []
 
     def __len__(self) -> int:
-        return len(self._recipes)
+        return len(self._builders)
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for place, make in enumerate(self._recipes):
-            if place == len(self._made):
-                self._made.append(make())
-            yield self._made[place]
+        for index, build in enumerate(self._builders):
+            if index == len(self._built):
+                self._built.append(build())
+            yield self._built[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +72,22 @@ class Rows:
     start: torch.Tensor
     length: torch.Tensor
     prompt: torch.Tensor
-    """How many tokens each opens with before its first action."""
+    """The tokens of each before its first action."""
 
-    def spell_out(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every token of the rows, row after row: its place in the flat tensors, and which row it is of."""
+    def token_places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The place of every token in the flat tensors, row after row, and the row of each."""
         row = torch.arange(len(self.start)).repeat_interleave(self.length)
-        return count_on(self.start, self.length), row
+        return concatenate_ranges(self.start, self.length), row
 
 
 def pad(ids: torch.Tensor, rows: Rows, select: torch.Tensor) -> MicroBatch:
-    """Rows of the batch's ids [L], side by side; `select` [L] says which tokens are asked about."""
+    """Pads rows of the batch's ids [L]; `select` [L] marks the selected tokens."""
     width = int(rows.length.max())
-    place, row = rows.spell_out()
+    place, row = rows.token_places()
     padded = torch.zeros(len(rows.start), width, dtype=ids.dtype)  # [B, W]
     padded[row, place - rows.start[row]] = ids[place]
-    asked = select[place].nonzero().flatten()  # [m]
-    token, of = place[asked], row[asked]  # [m]
+    selected = select[place].nonzero().flatten()  # [m]
+    token, of = place[selected], row[selected]  # [m]
     position = of * width + token - rows.start[of]  # [m]
     return MicroBatch(
         ids=padded,
@@ -102,36 +102,36 @@ def pad(ids: torch.Tensor, rows: Rows, select: torch.Tensor) -> MicroBatch:
 
 
 def pack(ids: torch.Tensor, rows: Rows, select: torch.Tensor, owner: torch.Tensor) -> MicroBatch:
-    """Rows of the batch's ids [L], end to end; `select` [L] says which tokens are asked about.
+    """Packs rows of the batch's ids [L]; `select` [L] marks the selected tokens.
 
-    `owner` [R] says of each row in which row its prompt is to be read: in itself, or in one before it with the same
-    prompt. Rows that share one follow each other.
+    `owner` [R] is the row that holds each row's prompt: itself, or an earlier one with the same prompt. Rows that share
+    a prompt are adjacent.
     """
     skipped = torch.where(owner == torch.arange(len(owner)), 0, rows.prompt)  # [R]
     kept = rows.length - skipped  # [R]
-    begin = kept.cumsum(0) - kept  # [R]: where what is kept of a row begins
-    place, row = rows.spell_out()
-    asked = select[place].nonzero().flatten()  # [m]
-    token, of = place[asked], row[asked]  # [m]
+    begin = kept.cumsum(0) - kept  # [R]: the start of the kept tokens of each row
+    place, row = rows.token_places()
+    selected = select[place].nonzero().flatten()  # [m]
+    token, of = place[selected], row[selected]  # [m]
     offset = token - rows.start[of]  # [m]
 
     def find(offset: torch.Tensor) -> torch.Tensor:
         return torch.where(offset < skipped[of], begin[owner[of]], begin[of] - skipped[of]) + offset
 
-    laid_out = ids[count_on(rows.start + skipped, kept)]  # [W]
+    packed = ids[concatenate_ranges(rows.start + skipped, kept)]  # [W]
     return MicroBatch(
-        ids=laid_out[None],
-        positions=count_on(skipped, kept)[None],
+        ids=packed[None],
+        positions=concatenate_ranges(skipped, kept)[None],
         position=find(offset),
         before=find(offset - 1),
         token=token,
         target=ids[token],
-        tokens=len(laid_out),
-        shared=len(place) - len(laid_out),
+        tokens=len(packed),
+        shared=len(place) - len(packed),
     )
 
 
-def count_on(first: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """Stretches of numbers that go up by one, end to end: from 5 for 3 and from 0 for 2 is 5 6 7 0 1."""
+def concatenate_ranges(first: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """Consecutive ranges, concatenated: from 5 for 3 and from 0 for 2 is 5 6 7 0 1."""
     begin = length.cumsum(0) - length
     return (first - begin).repeat_interleave(length) + torch.arange(int(length.sum()))

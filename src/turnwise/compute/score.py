@@ -1,8 +1,8 @@
-"""How likely the policy finds tokens, and how undecided it was: logprob and entropy of selected tokens alone.
+"""Scoring: the logprob and entropy of selected tokens under a causal language model.
 
-Invariant: the LM head runs on the states that predict selected tokens and on nothing else, and logprobs are those
-of the distribution the sampler drew from (tempered, float32), so the two can be compared.
-Shapes: B rows padded to W (or B = 1 and rows end to end), m selected tokens, H hidden size, V vocabulary.
+Invariant: the LM head runs only on the states that predict selected tokens, and logprobs are those of the tempered
+distribution in float32, so they can be compared with the sampled ones.
+Shapes: B rows padded to W (or B = 1 and packed rows), m selected tokens, H hidden size, V vocabulary.
 """
 
 import logging
@@ -13,108 +13,106 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from turnwise.compute.attention import (
-    attending_by_rows,
-    describe_rows,
-    is_by_rows,
-    of_any_length,
-    tells_attention_all,
+    mark_dynamic_length,
+    needs_no_mask,
+    uses_varlen_attention,
+    varlen_arguments,
+    varlen_attention,
 )
 from turnwise.compute.device import send
-from turnwise.compute.head import Squash, is_plain, score_states
+from turnwise.compute.head import LogitTransform, is_unmodified_linear, score_states
 from turnwise.compute.layout import MicroBatch
 from turnwise.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
 _LOGITS_AT_ONCE = 2**27
-"""The most logits of a head that is not a plain matrix; beyond it, it runs in pieces, again in the backward pass."""
+"""The most logits at once of a head with adapters or hooks; beyond it, it runs in pieces, recomputed in backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What the policy says of the selected tokens, in the micro-batch's order."""
+    """The scores of the selected tokens, in the micro-batch's order."""
 
     logprob: torch.Tensor
     """[m] float."""
     entropy: torch.Tensor | None
-    """[m] float: of the distribution the token was chosen from; None when not asked for."""
+    """[m] float: of the distribution of each token; None if not requested."""
 
 
 def score(model: nn.Module, micro: MicroBatch, temperature: float, entropy: bool = True) -> Scores:
     """Scores the selected tokens of a micro-batch under a Hugging Face causal model, adapters included."""
-    hidden = hidden_states(trunk_of(model), micro.ids, micro.positions)  # [B, W, H]
+    hidden = hidden_states(backbone_of(model), micro.ids, micro.positions)  # [B, W, H]
     predicting = hidden.flatten(0, 1)[micro.before]  # [m, H]
     head = _head(model)
-    if is_plain(head):
+    if is_unmodified_linear(head):
         assert isinstance(head, nn.Linear)
-        squash = Squash(temperature=temperature, softcap=_softcap(model))
-        logprob, spread = score_states(predicting, head, micro.target, squash, entropy=entropy)  # [m]
+        transform = LogitTransform(temperature=temperature, softcap=_softcap(model))
+        logprob, entropies = score_states(predicting, head, micro.target, transform, entropy=entropy)  # [m]
     else:
-        logprob, spread = _score_in_pieces(model, predicting, micro.target, temperature, entropy)  # [m]
-    return Scores(logprob=logprob, entropy=spread if entropy else None)
+        logprob, entropies = _score_in_pieces(model, predicting, micro.target, temperature, entropy)  # [m]
+    return Scores(logprob=logprob, entropy=entropies if entropy else None)
 
 
-def trunk_of(model: nn.Module) -> nn.Module:
-    """The model without its LM head; a PeftModel hands out its base model's, adapters inside."""
+def backbone_of(model: nn.Module) -> nn.Module:
+    """The model without its LM head; of a PeftModel, its base model's with the adapters inside."""
     find = getattr(model, "get_decoder", None)
-    trunk = find() if find is not None else getattr(model, "base_model", None)
-    if not isinstance(trunk, nn.Module) or trunk is model:
-        raise ModelError(f"{type(model).__name__} is not a causal language model: it has no trunk beneath an LM head")
-    return trunk
+    backbone = find() if find is not None else getattr(model, "base_model", None)
+    if not isinstance(backbone, nn.Module) or backbone is model:
+        raise ModelError(f"{type(model).__name__} is not a causal language model: it has no backbone below an LM head")
+    return backbone
 
 
-def hidden_states(trunk: nn.Module, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-    """States [B, W, H] of ids [B, W], padded on the right; or of rows end to end, whose `positions` begin again at 0.
+def hidden_states(backbone: nn.Module, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+    """States [B, W, H] of ids [B, W], padded on the right; or of packed rows, whose `positions` restart at 0.
 
     No attention mask: padding comes after every real token and attention is causal, so none can see it; without
-    a mask, attention takes its fastest path. Where positions begin again, the trunk lets none look back past it.
+    a mask, attention takes its fastest path. Where positions restart, the backbone begins a new row.
     """
-    where: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     if positions is not None:
-        ids, where["position_ids"] = of_any_length(ids), of_any_length(send(positions, ids.device))
-        if is_by_rows(trunk):
-            where |= describe_rows(positions, ids.device)
-    hidden = trunk(input_ids=ids, use_cache=False, **where).last_hidden_state
+        ids, arguments["position_ids"] = mark_dynamic_length(ids), mark_dynamic_length(send(positions, ids.device))
+        if uses_varlen_attention(backbone):
+            arguments |= varlen_arguments(positions, ids.device)
+    hidden = backbone(input_ids=ids, use_cache=False, **arguments).last_hidden_state
     assert isinstance(hidden, torch.Tensor)
     return hidden
 
 
 def check_scoring(model: nn.Module, device: torch.device) -> None:
-    """Raises unless trunk and head, run apart, give the model's own logits: some families scale them on the way."""
+    """Raises unless backbone and head, run separately, give the model's own logits: some families scale them."""
     ids = torch.arange(min(4, _vocabulary(model)), device=device)[None]  # [1, W]
     with torch.no_grad():
-        apart = _logits(model, hidden_states(trunk_of(model), ids))  # [1, W, V]
+        apart = _logits(model, hidden_states(backbone_of(model), ids))  # [1, W, V]
         whole = model(input_ids=ids, use_cache=False).logits  # [1, W, V]
     if not torch.allclose(apart, whole, rtol=1e-2, atol=1e-2 * float(whole.abs().max())):
         raise ModelError(
-            f"{type(model).__name__} changes its logits after the LM head in a way that is not known here: "
+            f"{type(model).__name__} changes its logits after the LM head in a way that is not supported: "
             "train a model of the Llama, Qwen, Mistral or Gemma families"
         )
 
 
-def check_packing(model: nn.Module, device: torch.device) -> None:
-    """Raises if a row can tell what lies before it, end to end: a recurrent layer, for one, carries a state across."""
+def check_packing(model: nn.Module, device: torch.device, *, setting: str = "packing") -> None:
+    """Raises if a packed row depends on the rows before it, as in a recurrent layer; `setting` turns packing off."""
     row = torch.arange(min(4, _vocabulary(model)), device=device)  # [W]
     positions = torch.arange(len(row), device=device).repeat(2)[None]  # [1, 2W]
     with torch.no_grad():
         behind = [
-            hidden_states(trunk_of(model), torch.cat([before, row])[None], positions)[0, len(row) :]  # [W, H]
+            hidden_states(backbone_of(model), torch.cat([before, row])[None], positions)[0, len(row) :]  # [W, H]
             for before in (row, torch.zeros_like(row))
         ]
     noise = 16 * torch.finfo(behind[0].dtype).eps * float(behind[0].abs().max())
     if not torch.allclose(behind[0], behind[1], rtol=0, atol=noise):
-        raise ModelError(
-            f"{type(model).__name__} lets tokens see across rows that lie end to end: set learner.packing: false"
-        )
+        raise ModelError(f"{type(model).__name__} lets tokens see across packed rows: set {setting}: false")
 
 
-def can_attend_by_rows(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model that attends by rows says what it says of each row alone; tried out on three short ones.
+def supports_varlen_attention(model: nn.Module, device: torch.device) -> bool:
+    """Whether a model gives packed rows the states of each row alone; tried on three short rows.
 
-    One that mixes tokens by other means than attention, or attends in a way that is not known here, does not.
+    A model that mixes tokens by other means than attention, or whose attention is not supported here, does not.
     """
-    trunk = trunk_of(model)
-    if not tells_attention_all(trunk):
+    backbone = backbone_of(model)
+    if not needs_no_mask(backbone):
         return False
     row = torch.arange(min(6, _vocabulary(model)), device=device)  # [W]
     branch = row.flip(0)[2:]  # [W − 2]: after the first two tokens of the row before it
@@ -122,36 +120,36 @@ def can_attend_by_rows(model: nn.Module, device: torch.device) -> bool:
     packed = torch.cat([row, branch, row[:3]])[None]  # [1, …]
     positions = torch.cat([torch.arange(begin, len(one)) for begin, one in zip((0, 2, 0), whole, strict=True)])
     with torch.no_grad():
-        alone = [hidden_states(trunk, one[None])[0] for one in whole]
+        alone = [hidden_states(backbone, one[None])[0] for one in whole]
     expected = torch.cat([alone[0], alone[1][2:], alone[2]])
     try:
-        with attending_by_rows(trunk):
-            found = hidden_states(trunk, packed, positions[None])[0]
-            _run_backward(trunk, found)
+        with varlen_attention(backbone):
+            found = hidden_states(backbone, packed, positions[None])[0]
+            _run_backward(backbone, found)
     except (ModelError, RuntimeError, TypeError) as error:  # its attention has a feature, or its device no kernel
-        logger.info("%s does not attend by rows: %s", type(model).__name__, error)
+        logger.info("%s does not support variable-length attention: %s", type(model).__name__, error)
         return False
     return torch.allclose(found, expected, rtol=0, atol=_rounding(expected))
 
 
-def _run_backward(trunk: nn.Module, states: torch.Tensor) -> None:
-    """Sees whether a gradient can be taken at all, and leaves none behind."""
-    learns = [parameter for parameter in trunk.parameters() if parameter.requires_grad]
-    if learns:
-        torch.autograd.grad(states.sum(), learns[0], allow_unused=True)
+def _run_backward(backbone: nn.Module, states: torch.Tensor) -> None:
+    """Runs a backward pass, which may fail, and keeps no gradient."""
+    trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    if trained:
+        torch.autograd.grad(states.sum(), trained[0], allow_unused=True)
 
 
 def _rounding(states: torch.Tensor) -> float:
-    """How far two ways to the same states may lie apart, in the precision they are computed in."""
-    place = states.device.type
-    dtype = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else states.dtype
+    """The rounding error allowed between two computations of the same states, in their precision."""
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     return float(torch.finfo(dtype).eps ** 0.5 * states.abs().max())
 
 
 def _score_in_pieces(
     model: nn.Module, states: torch.Tensor, target: torch.Tensor, temperature: float, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `score_states`, by calling the head, whatever it is."""
+    """As `score_states`, by calling the head as a module."""
     size = max(1, _LOGITS_AT_ONCE // _vocabulary(model))
     if len(states) <= size:
         return _score_piece(model, states, target, temperature, entropy)
@@ -200,7 +198,7 @@ def _vocabulary(model: nn.Module) -> int:
 
 
 def text_config(model: nn.Module) -> object:
-    """The configuration of the language model, also where it is a part of a larger one."""
+    """The configuration of the language model, also inside a multimodal one."""
     config = getattr(model, "config", None)
     find = getattr(config, "get_text_config", None)
     return config if find is None else find()

@@ -1,7 +1,21 @@
-"""Engines: token ids in, sampled ids with their logprobs out."""
+"""Engines: token ids in, sampled ids with their logprobs out.
 
-from turnwise.engines.base import Completion, Engine, Sampling
-from turnwise.engines.local.engine import Counters, EngineSettings, LocalEngine
+Other rooms use the protocol, its values, the settings and the factory named here. None of them imports torch; the
+factory imports the engine it makes.
+"""
+
+from turnwise.engines.base import Completion, Engine, EngineStats, Sampling
+from turnwise.engines.factory import make_engine
 from turnwise.engines.scripted import ScriptedEngine
+from turnwise.engines.settings import EngineSettings, LocalEngineSettings
 
-__all__ = ["Completion", "Counters", "Engine", "EngineSettings", "LocalEngine", "Sampling", "ScriptedEngine"]
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineSettings",
+    "EngineStats",
+    "LocalEngineSettings",
+    "Sampling",
+    "ScriptedEngine",
+    "make_engine",
+]

@@ -1,16 +1,17 @@
-"""The engine's contract: token ids in, sampled ids with their logprobs out.
+"""The engine protocol: token ids in, sampled ids with their logprobs out.
 
 Invariant: logprobs are those of the distribution actually sampled from, after temperature, top-k and top-p;
-and what a completion holds was sampled, every id of it: an engine never appends a forced token.
+and every id of a completion was sampled: an engine never appends a forced token.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
-
-import torch
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
 
 from turnwise.types import Finish
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,42 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What was sampled: `Completion(ids=(91, 4, 2), logprobs=(-.1, -.7, -.02), finish=Finish.STOP, version=3)`."""
+    """One sampled turn: `Completion(ids=(91, 4, 2), logprobs=(-.1, -.7, -.02), finish=Finish.STOP, version=3)`."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
     version: int
+    """Of the weights that sampled the first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """An engine's work since it was made; an engine that does not measure a field leaves it 0."""
+
+    prefill_tokens: int = 0
+    """Prompt tokens computed."""
+    reused_tokens: int = 0
+    """Prompt tokens taken from a KV cache: the session's own, or one with the same prefix."""
+    prefill_padding: int = 0
+    """Padding computed by prefills, to align rows or to fit the size of a CUDA graph."""
+    decode_tokens: int = 0
+    """Tokens sampled by decode steps; each turn's first token comes from its prefill."""
+    decode_steps: int = 0
+    slot_steps: int = 0
+    """Slots computed, summed over decode steps, whether or not they had a turn to sample."""
+    idle_slot_steps: int = 0
+    """Those without a turn to sample: gaps between slots in use, and steps launched past a turn's end."""
+    evictions: int = 0
+    """Idle sessions that lost their KV cache to another session and will be prefilled again."""
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def since(self, earlier: "EngineStats") -> "EngineStats":
+        """The work between two readings: `engine.stats.since(before)`."""
+        return EngineStats(
+            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
+        )
 
 
 class Engine(Protocol):
@@ -47,18 +78,23 @@ class Engine(Protocol):
         """The most tokens, prompt and completion together, that one conversation may hold."""
         ...
 
+    @property
+    def stats(self) -> EngineStats:
+        """The work done so far."""
+        ...
+
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Samples one turn after `prompt_ids`, the conversation so far in full.
 
-        The session lets an engine keep the conversation's KV cache between turns and pay only for what is
-        new; an engine compares the prompt with what it holds, so a rewritten conversation is never stale.
+        The session lets an engine keep the conversation's KV cache between turns and compute only what is
+        new; an engine compares the prompt with its cache, so a rewritten conversation is never stale.
         """
         ...
 
     async def end(self, session: str) -> None:
-        """Forgets a conversation and frees what it held."""
+        """Forgets a conversation and frees its cache."""
         ...
 
-    async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Takes new weights, drops every cache computed from old ones, and stamps completions with `version`."""
+    async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
+        """Loads new weights, drops every cache computed with old ones, and stamps completions with `version`."""
         ...

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from turnwise.compute.attention import attending_by_rows
-from turnwise.compute.layers import Compiled, recomputing
+from turnwise.compute.attention import varlen_attention
+from turnwise.compute.layers import Compiled, activation_checkpointing
 from turnwise.compute.layout import MicroBatches
-from turnwise.compute.score import can_attend_by_rows, score
+from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel.ranks import ALONE, Ranks
 from turnwise.models.critic import Critic
@@ -37,7 +37,7 @@ class Packing(StrEnum):
 
 def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None) -> Packing:
     """What was asked for, in the best way that the model allows; None asks for whatever costs least."""
-    if asked is not False and can_attend_by_rows(model, device):
+    if asked is not False and supports_varlen_attention(model, device):
         return Packing.BY_ROWS
     return Packing.MASKED if asked else Packing.PADDED
 
@@ -74,9 +74,9 @@ class Passes:
         with ExitStack() as stack:
             stack.enter_context(mode(*modules, training=training))
             if self.packing is Packing.BY_ROWS:
-                stack.enter_context(attending_by_rows(*modules))
+                stack.enter_context(varlen_attention(*modules))
             if self.checkpointing and training:
-                stack.enter_context(recomputing(*modules))
+                stack.enter_context(activation_checkpointing(*modules))
             if self.compiled is not None:
                 stack.enter_context(self.compiled.in_use())
             yield

@@ -129,7 +129,7 @@ class Learner:
         self._device, self._ranks = device, ranks
         for option in ("compile", "checkpointing"):
             if getattr(settings, option):
-                require_layers(model, option)
+                require_layers(model, setting=f"learner.{option}")
         passes = Passes(
             device=device,
             autocast=autocast,
@@ -144,7 +144,7 @@ class Learner:
                 check_scoring(model, device)
                 packing = choose_packing(model, device, asked=settings.packing)
             if packing is Packing.MASKED:
-                check_packing(model, device)
+                check_packing(model, device, setting="learner.packing")
         self.optimizer = Optimizer(model, settings.optimizer, total_steps=total_steps)
         self.reference = Reference(model) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
@@ -156,7 +156,7 @@ class Learner:
         if settings.compile:
             # On a CPU, rows are attended to one by one, and checkpoints lie between layers: neither is in one graph.
             whole = device.type == "cuda" and packing is Packing.BY_ROWS and not settings.checkpointing
-            compiled = Compiled(*self._modules(), whole_trunks=whole)
+            compiled = Compiled(*self._modules(), whole_backbones=whole, setting="learner.compile")
         self.passes = replace(passes, packing=packing, compiled=compiled)
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:

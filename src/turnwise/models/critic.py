@@ -10,7 +10,7 @@ import copy
 import torch
 from torch import nn
 
-from turnwise.compute.score import hidden_states, text_config, trunk_of
+from turnwise.compute.score import backbone_of, hidden_states, text_config
 
 
 class Critic(nn.Module):
@@ -18,7 +18,7 @@ class Critic(nn.Module):
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
-        trunk = trunk_of(policy)
+        trunk = backbone_of(policy)
         self.trunk = copy.deepcopy(trunk)
         place = next(trunk.parameters())
         dtype = torch.promote_types(place.dtype, torch.float32)

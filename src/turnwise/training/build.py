@@ -11,7 +11,7 @@ import torch
 
 from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedAgent
 from turnwise.config import Config
-from turnwise.engines.local.engine import LocalEngine
+from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
 from turnwise.errors import EnvError
@@ -37,7 +37,7 @@ class Components:
     test_tasks: Sequence[Task]
     loaded: LoadedModel
     render: ChatRender
-    engine: LocalEngine
+    engine: Engine
     autocast: torch.dtype | None
     ledger: Ledger
     """Where all of them charge their time."""
@@ -66,9 +66,9 @@ def assemble(
         test_tasks=test_tasks,
         loaded=loaded,
         render=make_render(loaded.tokenizer, config.render),
-        engine=LocalEngine(
+        engine=make_engine(
+            config.engine,
             loaded.model,
-            settings=config.engine,
             context_limit=loaded.context_limit,
             autocast=autocast,
             ledger=ledger,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from turnwise.compute.garbage import seldom_collecting
+from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.evaluation import evaluate
@@ -74,7 +74,7 @@ def run_training(
             if not resume:
                 _require_demonstrations(config, parts)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-            stack.enter_context(seldom_collecting())
+            stack.enter_context(reduced_gc())
         shown = stack.enter_context(display or make_display())
         metrics = stack.enter_context(MetricsLog(directory.metrics))
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))

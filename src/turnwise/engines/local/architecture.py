@@ -1,7 +1,7 @@
-"""What a lean forward must know of a decoder: its modules by the part they play, and the numbers between them.
+"""The architecture of a decoder, as the fused forward needs it: its modules by role, and the constants between them.
 
-Invariant: what is read here is the model's own (modules, not copies of them); a decoder with a part that has no name
-here has no anatomy, and is run by its own forward instead.
+Invariant: the modules are the model's own, not copies; a decoder with a part that is not described here has no
+`Architecture`, and its own forward samples instead.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ _FAMILIES: Mapping[str, bool] = {
     "gemma2": True,
     "gemma3_text": True,
 }
-"""The families whose layers are laid out as below, and whether their norms multiply by 1 + weight."""
+"""The families with the layers below, and whether their norms multiply by 1 + weight."""
 _STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
-"""Rotary embeddings whose angles depend on the position alone, and not on how long the context has become."""
+"""Rotary embeddings whose angles depend on the position alone, not on the length of the context."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -40,7 +40,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layer:
-    """One decoder layer, in the order in which its parts are used."""
+    """One decoder layer, its parts in order of use."""
 
     before_attention: Norm
     query: nn.Module
@@ -49,9 +49,9 @@ class Layer:
     query_norm: Norm | None
     key_norm: Norm | None
     window: int | None
-    """How many tokens back a token sees, itself included; None sees all."""
+    """How many tokens back a token attends, itself included; None attends to all."""
     kind: str
-    """Which of the rotary embeddings turns its queries and keys."""
+    """Which of the rotary embeddings applies to its queries and keys."""
     output: nn.Module
     after_attention: Norm | None
     before_mlp: Norm
@@ -62,7 +62,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Anatomy:
+class Architecture:
     """A decoder-only language model."""
 
     embed: nn.Module
@@ -70,7 +70,7 @@ class Anatomy:
     last_norm: Norm
     head: nn.Module
     rotary: nn.Module
-    """Gives cosines and sines by position."""
+    """Cosines and sines by position."""
     activation: Activation
     query_heads: int
     heads: int
@@ -78,7 +78,7 @@ class Anatomy:
     head_size: int
     scale: float
     score_cap: float | None
-    """Attention scores are bent to stay within ± this."""
+    """Soft cap on attention scores: cap · tanh(score / cap)."""
     logit_cap: float | None
 
     def angles(self, length: int, device: torch.device) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -87,32 +87,32 @@ class Anatomy:
         like = torch.zeros((), dtype=torch.float32, device=device)
         tables = {}
         for kind in dict.fromkeys(layer.kind for layer in self.layers):
-            cosine, sine = self.rotary(like, positions, *((kind,) if _turns_by_kind(self.rotary) else ()))
+            cosine, sine = self.rotary(like, positions, *((kind,) if _rotates_by_kind(self.rotary) else ()))
             tables[kind] = (cosine[0], sine[0])
         return tables
 
 
-def read_anatomy(model: PreTrainedModel, windows: Mapping[str, int | None]) -> Anatomy | None:
-    """The parts of a model of a known family; None where one is missing, or has one more than is known here."""
+def read_architecture(model: PreTrainedModel, windows: Mapping[str, int | None]) -> Architecture | None:
+    """The architecture of a model of a known family; None if a part is missing or unknown."""
     config = model.config.get_text_config()
-    trunk, head = model.get_decoder(), model.get_output_embeddings()
+    backbone, head = model.get_decoder(), model.get_output_embeddings()
     activation = _ACTIVATIONS.get(str(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "")))
     offset = _FAMILIES.get(config.model_type)
-    if offset is None or activation is None or head is None or not _static(trunk.rotary_emb):
+    if offset is None or activation is None or head is None or not _static(backbone.rotary_emb):
         return None
     kinds = getattr(config, "layer_types", None) or [next(iter(windows))] * config.num_hidden_layers
-    attention = trunk.layers[0].self_attn
+    attention = backbone.layers[0].self_attn
     if getattr(config, "use_bidirectional_attention", False) or attention.config is not config:
         return None
-    return Anatomy(
-        embed=trunk.embed_tokens,
+    return Architecture(
+        embed=backbone.embed_tokens,
         layers=tuple(
             _read_layer(layer, kind, windows[kind], float(offset))
-            for layer, kind in zip(trunk.layers, kinds, strict=True)
+            for layer, kind in zip(backbone.layers, kinds, strict=True)
         ),
-        last_norm=_norm(trunk.norm, float(offset)),
+        last_norm=_norm(backbone.norm, float(offset)),
         head=head,
-        rotary=trunk.rotary_emb,
+        rotary=backbone.rotary_emb,
         activation=activation,
         query_heads=config.num_attention_heads,
         heads=config.num_key_value_heads,
@@ -125,12 +125,12 @@ def read_anatomy(model: PreTrainedModel, windows: Mapping[str, int | None]) -> A
 
 def _read_layer(layer: nn.Module, kind: str, window: int | None, offset: float) -> Layer:
     attention, mlp = cast(nn.Module, layer.self_attn), cast(nn.Module, layer.mlp)
-    sandwich = hasattr(layer, "pre_feedforward_layernorm")  # Gemma 2 and 3 also norm what a part gives back
+    sandwich = hasattr(layer, "pre_feedforward_layernorm")  # Gemma 2 and 3 also norm the output of each part
 
     def norm_of(owner: nn.Module, name: str) -> Norm:
         return _norm(owner.get_submodule(name), offset)
 
-    def found(owner: nn.Module, name: str) -> Norm | None:
+    def optional(owner: nn.Module, name: str) -> Norm | None:
         return norm_of(owner, name) if isinstance(getattr(owner, name, None), nn.Module) else None
 
     return Layer(
@@ -138,8 +138,8 @@ def _read_layer(layer: nn.Module, kind: str, window: int | None, offset: float) 
         query=attention.get_submodule("q_proj"),
         key=attention.get_submodule("k_proj"),
         value=attention.get_submodule("v_proj"),
-        query_norm=found(attention, "q_norm"),
-        key_norm=found(attention, "k_norm"),
+        query_norm=optional(attention, "q_norm"),
+        key_norm=optional(attention, "k_norm"),
         window=window,
         kind=kind,
         output=attention.get_submodule("o_proj"),
@@ -148,7 +148,7 @@ def _read_layer(layer: nn.Module, kind: str, window: int | None, offset: float) 
         gate=mlp.get_submodule("gate_proj"),
         up=mlp.get_submodule("up_proj"),
         down=mlp.get_submodule("down_proj"),
-        after_mlp=found(layer, "post_feedforward_layernorm"),
+        after_mlp=optional(layer, "post_feedforward_layernorm"),
     )
 
 
@@ -159,7 +159,7 @@ def _norm(module: nn.Module, offset: float) -> Norm:
     return Norm(weight=module.weight, eps=eps, offset=offset)
 
 
-def _turns_by_kind(rotary: nn.Module) -> bool:
+def _rotates_by_kind(rotary: nn.Module) -> bool:
     """Whether kinds of layers have rotary embeddings of their own, as in Gemma 3."""
     return isinstance(rotary.rope_type, dict)
 

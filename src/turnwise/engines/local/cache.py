@@ -1,7 +1,7 @@
-"""Keys and values of every slot, in static tensors, and where the tokens of a forward go in them.
+"""The KV cache of every slot, in static tensors, and the inputs of a forward over it.
 
-Invariant: a forward writes only where it was aimed, and whatever is not a live token's goes to a spare row
-that nothing reads. Shapes: S slots, N tokens of a forward, F feeds, C capacity, H key/value heads, D head size.
+Invariant: a forward writes only at its inputs' rows and positions, and padding and idle slots write to a spare row
+that nothing reads. Shapes: S slots, N tokens of a forward, M chunks, C capacity, H key/value heads, D head size.
 """
 
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 import torch
 
 
-class KeyValues:
-    """One row of keys and values per slot and layer, [S + 1, H, C, D]; the layers come as they are first written."""
+class KVCache:
+    """One row of keys and values per slot and layer, [S + 1, H, C, D]; a layer is allocated when first written."""
 
     def __init__(self, *, slots: int, dtype: torch.dtype | None) -> None:
         self.spare = slots
-        """The row that takes what must not be kept: padding, and lanes at rest."""
+        """The row that padding and idle slots write to."""
         self.capacity = 0
         self._dtype = dtype
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def layer(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer's keys and values; a new one holds states of the shape [..., H, D] that `like` has."""
+        """A layer's keys and values; a new layer takes heads and head size from `like` [..., H, D]."""
         if index not in self._layers:
             shape = (self.spare + 1, like.shape[-2], self.capacity, like.shape[-1])
             dtype = self._dtype or like.dtype
@@ -28,7 +28,7 @@ class KeyValues:
         return self._layers[index]
 
     def reserve(self, capacity: int) -> None:
-        """Makes room for `capacity` tokens per slot, keeping what is held."""
+        """Makes room for `capacity` tokens per slot, keeping the cached ones."""
         self._layers = {
             index: (_lengthen(keys, capacity), _lengthen(values, capacity))
             for index, (keys, values) in self._layers.items()
@@ -36,9 +36,9 @@ class KeyValues:
         self.capacity = capacity
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
-        """Rows `target` take the first `length` tokens of rows `source`, all read before any is written."""
-        for held in self._layers.values():
-            for tensor in held:
+        """Copies the first `length` tokens of rows `source` to rows `target`; all are read before any is written."""
+        for layer in self._layers.values():
+            for tensor in layer:
                 tensor[target, :, :length] = tensor[source, :, :length]
 
     def clear(self) -> None:
@@ -49,46 +49,46 @@ class KeyValues:
 
 
 def _lengthen(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
-    slots, heads, held, size = tensor.shape
+    slots, heads, length, size = tensor.shape
     longer = tensor.new_zeros(slots, heads, capacity, size)
-    longer[:, :, :held] = tensor
+    longer[:, :, :length] = tensor
     return longer
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Decode:
-    """One token for each of the first N lanes, which read their own rows."""
+class DecodeInputs:
+    """One token for each of the first N slots, which attend to their own rows."""
 
     ids: torch.Tensor
     """[N] long."""
     positions: torch.Tensor
-    """[N] long: where each token goes in its row; it sees what is there and before."""
+    """[N] long: where each token goes in its row; it attends up to there."""
     rows: torch.Tensor
-    """[N] long: the lane itself, or the spare row for a lane at rest."""
+    """[N] long: the slot's own row, or the spare row for an idle slot."""
     length: int
-    """At least the keys that any lane sees, rounded up to few different numbers."""
+    """At least the keys that any slot attends to, rounded up to few different numbers."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
-    """Which keys are seen, by window: for those who need it, made once a forward."""
+    """Attention masks by window, made once a forward by ops that need them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Prefill:
-    """Tokens of F feeds, end to end: each feed goes on where its lane stands."""
+class PrefillInputs:
+    """Tokens of M chunks, packed; each chunk continues its slot's cached tokens."""
 
     ids: torch.Tensor
     """[N] long, as the next four are."""
     positions: torch.Tensor
     rows: torch.Tensor
-    feed: torch.Tensor
-    """Which feed a token is of."""
+    chunk: torch.Tensor
+    """The chunk of each token."""
     column: torch.Tensor
-    """Its place in the feed."""
+    """Its place within the chunk."""
     starts: torch.Tensor
-    """[F + 1] long: where each feed begins among the tokens, and where the last one ends."""
-    lanes: torch.Tensor
-    """[F] long: whose rows they read."""
+    """[M + 1] long: where each chunk begins among the tokens, and where the last one ends."""
+    slots: torch.Tensor
+    """[M] long: the row that each chunk attends to."""
     width: int
-    """Tokens of the longest feed."""
+    """Tokens of the longest chunk."""
     length: int
-    """At least the keys that any token sees."""
+    """At least the keys that any token attends to."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)

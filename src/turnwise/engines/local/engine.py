@@ -1,89 +1,47 @@
-"""The local engine: continuous batched sampling in process, on the learner's own weights.
+"""The local engine: continuous batching in process, on the learner's own weights.
 
-Invariant: everything happens in one task of the caller's event loop, admit, prefill, decode, resolve, and
-between two steps the episodes run; so with tools that run inline the order of all things is fixed. A GPU decodes
-meanwhile: a forward is launched before the tokens of the one before it are looked at, and what it sampled for a turn
-that had ended is left out.
+Invariant: admit, prefill, decode and deliver all run in one task of the caller's event loop, and episodes run between
+two of its steps; so the order of events is fixed if tools run inline. On a GPU the next forward is launched before
+the tokens of the previous one are read; a token sampled past the end of its turn is dropped.
 """
 
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Literal, TypedDict
+from typing import Literal
 
 import torch
-from pydantic import PositiveInt
 from transformers import PreTrainedModel
 
-from turnwise.compute.device import Answer
-from turnwise.engines.base import Completion, Sampling
-from turnwise.engines.local.runner import Feed, Lanes
-from turnwise.engines.local.slots import Loan, Request, Slot, SlotTable
+from turnwise.engines.base import Completion, EngineStats, Sampling
+from turnwise.engines.local.runner import ModelRunner, PrefillChunk
+from turnwise.engines.local.sampling import PendingTokens, needed_work
+from turnwise.engines.local.slots import PrefixCopy, Request, Slot, SlotTable, split_by_budget
 from turnwise.engines.local.weights import copy_weights, resolve_context_limit, sampled_model
+from turnwise.engines.settings import LocalEngineSettings
 from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
-from turnwise.settings import Settings
 
-_PORTION = 64
-"""Turns that are always handed over at once. When more end together, a GPU reads what the first half goes on with
-while the host sees to the others."""
-
-
-class EngineSettings(Settings):
-    """How the local engine batches."""
-
-    slots: PositiveInt = 64
-    """Conversations that are sampled, or keep their keys and values, at the same time."""
-    prefill_tokens: PositiveInt = 8192
-    """The most prompt tokens, padding included, that one forward reads; longer prompts are read in pieces."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """What an engine has done since it was made."""
-
-    prefill_tokens: int = 0
-    """Prompt tokens computed."""
-    reused_tokens: int = 0
-    """Prompt tokens found in a cache instead: the session's own, or one with the same beginning."""
-    decode_tokens: int = 0
-    """Tokens sampled by decode steps; each turn's first comes from its prefill."""
-    decode_steps: int = 0
-    lane_steps: int = 0
-    """Lanes of all decode steps together, whether or not they had a turn to sample."""
-    idle_lanes: int = 0
-    """Those among them that had none: between the lanes in use, or run ahead of a turn's end."""
-    prefill_padding: int = 0
-    """What prefills computed beside prompt tokens, to make rows even or to be of a size that is replayed."""
-    evictions: int = 0
-    """Idle sessions that lost their cache to another and will be read anew."""
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
+_DELIVERED_AT_ONCE = 64
+"""Up to this many finished turns are delivered together. When more end at the same step, half are, so that a GPU
+prefills their next turns while the host runs the other episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flight:
-    """A forward that was launched: for whom, and where its tokens come back."""
+class InFlight:
+    """A launched forward: the turns it samples for, and its tokens on their way to the host."""
 
     slots: list[Slot]
     turns: list[Request]
-    lanes: list[int] | None
-    """Where in the answer each slot's token is; None when they are in order."""
-    answer: Answer
+    columns: list[int] | None
+    """Where in `pending` each slot's token is; None when they are in order."""
+    pending: PendingTokens
     decoded: bool
-    """It fed the tokens that were sampled last, which the slots hold then."""
-
-
-class _Needs(TypedDict):
-    """Which sampling work any turn of a forward asks for."""
-
-    greedy: bool
-    truncate: bool
+    """Whether it was a decode step, which also wrote each turn's last token to the cache."""
 
 
 class LocalEngine:
@@ -93,7 +51,7 @@ class LocalEngine:
         self,
         model: PreTrainedModel,
         *,
-        settings: EngineSettings,
+        settings: LocalEngineSettings,
         context_limit: int | None = None,
         autocast: torch.dtype | None = None,
         ledger: Ledger | None = None,
@@ -103,21 +61,23 @@ class LocalEngine:
         self._ledger = ledger or Ledger()
         self._settings = settings
         self._context_limit = resolve_context_limit(model, context_limit)
-        self._lanes = Lanes(
-            sampled_model(model), count=settings.slots, context_limit=self._context_limit, autocast=autocast
+        self._runner = ModelRunner(
+            sampled_model(model), slots=settings.slots, context_limit=self._context_limit, autocast=autocast
         )
         self._table = SlotTable(settings.slots)
         self._queue: deque[Request] = deque()
         self._arrivals: list[Slot] = []
-        self._flights: deque[_Flight] = deque()
-        self._ended: deque[Slot] = deque()
-        """Slots whose turn is complete, and waits to be handed over."""
-        self._ahead = 1 if self._lanes.runs_ahead else 0
-        """How many forwards may be under way while the host goes on."""
-        self._portion = _PORTION if self._lanes.runs_ahead else settings.slots
+        """Slots whose turn has not been prefilled yet."""
+        self._in_flight: deque[InFlight] = deque()
+        self._finished: deque[Slot] = deque()
+        """Slots whose turn is complete but not delivered yet."""
+        self._ahead = 1 if self._runner.runs_ahead else 0
+        """How many forwards may be in flight while the host continues."""
+        self._delivered_at_once = _DELIVERED_AT_ONCE if self._runner.runs_ahead else settings.slots
         self._task: asyncio.Task[None] | None = None
         self._version = 0
-        self._counters = Counters()
+        self._counts: Counter[str] = Counter()
+        self._seconds = {"prefill": 0.0, "decode": 0.0}
 
     @property
     def context_limit(self) -> int:
@@ -125,12 +85,17 @@ class LocalEngine:
         return self._context_limit
 
     @property
-    def counters(self) -> Counters:
-        """What was done so far, as a copy; subtract two readings to cost a rollout."""
-        return replace(self._counters, evictions=self._table.evictions)
+    def stats(self) -> EngineStats:
+        """The work done so far."""
+        return EngineStats(
+            **self._counts,
+            evictions=self._table.evictions,
+            prefill_seconds=self._seconds["prefill"],
+            decode_seconds=self._seconds["decode"],
+        )
 
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Samples one turn after `prompt_ids`; only what the session's cache does not hold is computed."""
+        """Samples one turn after `prompt_ids`; only what the session's cache lacks is computed."""
         room = self._context_limit - len(prompt_ids)
         if not prompt_ids:
             raise ModelError(f"session '{session}': the prompt is empty; a model needs a token to start from")
@@ -155,35 +120,36 @@ class LocalEngine:
             raise
 
     async def end(self, session: str) -> None:
-        """Forgets a conversation; a turn it still has under way fails."""
+        """Forgets a conversation; a turn of it that is being sampled fails."""
         slot = self._table.find(session)
-        seated = [slot.request] if slot is not None and slot.request is not None else []
-        for request in [*seated, *(request for request in self._queue if request.session == session)]:
+        running = [slot.request] if slot is not None and slot.request is not None else []
+        for request in [*running, *(request for request in self._queue if request.session == session)]:
             self._withdraw(request)
             request.fail(ModelError(f"session '{session}' was ended during a turn of its own"))
         self._table.forget(session)
 
     async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Takes weights, copying only those that are not the model's own tensors already, and drops every cache.
+        """Loads weights, copying only tensors that are not the model's own already, and drops every cache.
 
-        A turn under way goes on with the new weights, its context read anew, and keeps the version of its start.
+        A turn that is being sampled continues with the new weights after its context is prefilled again, and keeps the
+        version it began with.
         """
-        self._land(0)
-        self._hand_over(len(self._ended))
+        self._collect(0)
+        self._deliver(len(self._finished))
         with self._ledger.spend("load"):
             copy_weights(self._model, weights)
             self._version = version
-            self._lanes.refresh()
+            self._runner.refresh()
             self._table.drop_caches()
             self._arrivals = self._table.in_use
 
     def _wake(self) -> None:
-        """Makes sure that the sampling task runs, in the caller's loop."""
+        """Makes sure that the sampling task runs, in the caller's event loop."""
         loop = asyncio.get_running_loop()
         if self._task is not None and not self._task.done():
             if self._task.get_loop() is loop:
                 return
-            self._abandon()
+            self._reset()
         self._task = loop.create_task(self._drain())
         self._task.add_done_callback(self._settle)
 
@@ -191,57 +157,57 @@ class LocalEngine:
         while self._queue or self._table.in_use:
             self._admit()
             self._prefill()
-            if not self._ended:  # else some were left over, and will have prompts that can be read with these
-                self._land(self._ahead)
-                self._land(self._ahead if self._decode() else 0)
-            self._hand_over(max(self._portion, len(self._ended) // 2))
+            if not self._finished:  # else more turns are to be delivered, and their next prompts join this batch
+                self._collect(self._ahead)
+                self._collect(self._ahead if self._decode() else 0)
+            self._deliver(max(self._delivered_at_once, len(self._finished) // 2))
             await asyncio.sleep(0)
-        self._land(0)
+        self._collect(0)
 
     def _settle(self, task: asyncio.Task[None]) -> None:
-        """Passes what ended the sampling task, if it did not simply run dry, on to everyone who waits."""
+        """Passes a failure or cancellation of the sampling task on to every waiting request."""
         if task.cancelled():
             for request in self._requests():
                 request.future.cancel()
         elif failure := task.exception():
             for request in self._requests():
                 request.fail(failure)
-            self._abandon()
+            self._reset()
 
-    def _abandon(self) -> None:
-        """Drops all requests and all caches, whose state nobody can vouch for any more."""
+    def _reset(self) -> None:
+        """Drops all requests and all caches, whose state is unknown after a failure."""
         self._queue.clear()
         self._arrivals.clear()
-        self._flights.clear()
-        self._ended.clear()
+        self._in_flight.clear()
+        self._finished.clear()
         self._table.clear()
-        self._lanes.refresh()
+        self._runner.refresh()
 
     def _requests(self) -> list[Request]:
-        seated = [slot.request for slot in self._table.slots if slot.request is not None]
-        return [*self._queue, *seated]
+        running = [slot.request for slot in self._table.slots if slot.request is not None]
+        return [*self._queue, *running]
 
     def _withdraw(self, request: Request) -> None:
-        """Takes a request out, whether it sits in a slot or still waits for one."""
+        """Removes a request from its slot or from the queue."""
         slot = self._table.find(request.session)
         if slot is not None and slot.request is request:
             if slot in self._arrivals:
                 self._arrivals.remove(slot)
-            if slot in self._ended:
-                self._ended.remove(slot)
-            self._lanes.rest([slot.lane])
+            if slot in self._finished:
+                self._finished.remove(slot)
+            self._runner.deactivate([slot.index])
             self._table.vacate(slot)
         elif request in self._queue:
             self._queue.remove(request)
 
     def _admit(self) -> None:
-        """Seats waiting requests: first those whose session has a slot, then the others as they came."""
+        """Assigns queued requests to slots: first those whose session has one, then the others in order of arrival."""
         waiting: list[Request] = []
         reused = 0
         for request in self._queue:
             slot = self._table.find(request.session)
             if slot is not None and slot.request is None:
-                reused += self._seat(slot, request)
+                reused += self._start(slot, request)
             else:
                 waiting.append(request)
         self._queue.clear()
@@ -252,157 +218,135 @@ class LocalEngine:
             if slot is None:
                 self._queue.append(request)
             else:
-                self._table.give(slot, request.session)
-                reused += self._seat(slot, request)
+                self._table.assign(slot, request.session)
+                reused += self._start(slot, request)
         self._count(reused_tokens=reused)
 
-    def _seat(self, slot: Slot, request: Request) -> int:
+    def _start(self, slot: Slot, request: Request) -> int:
         self._arrivals.append(slot)
-        return self._table.seat(slot, request)
+        return self._table.start(slot, request)
 
     def _prefill(self) -> None:
-        """Reads what the arrivals miss and samples the first token of each."""
+        """Computes what the caches of the arrivals lack and samples the first token of each turn."""
         if not self._arrivals:
             return
         arrivals, self._arrivals = self._arrivals, []
-        with self._spend("prefill"):
+        with self._timed("prefill"):
             for wave in self._table.waves(arrivals):
-                self._lend(wave.loans)
+                self._copy_prefixes(wave.copies)
                 for slot in wave.slots:
-                    self._read_ahead(slot)
-                for batch in _batches(wave.slots, self._settings.prefill_tokens, padded=self._lanes.pads):
-                    self._begin(batch)
+                    self._prefill_chunks(slot)
+                for batch in split_by_budget(wave.slots, self._settings.prefill_tokens, padded=self._runner.pads):
+                    self._prefill_last(batch)
 
-    def _lend(self, loans: Sequence[Loan]) -> None:
-        if not loans:
+    def _copy_prefixes(self, copies: Sequence[PrefixCopy]) -> None:
+        if not copies:
             return
-        donors = [loan.donor.lane for loan in loans]
-        self._lanes.copy(donors, [loan.slot.lane for loan in loans], max(loan.length for loan in loans))
-        for loan in loans:
-            self._count(reused_tokens=loan.length - len(loan.slot.held))
-            loan.slot.held = loan.slot.wanted()[: loan.length]
+        donors = [copy.donor.index for copy in copies]
+        self._runner.copy(donors, [copy.slot.index for copy in copies], max(copy.length for copy in copies))
+        for copy in copies:
+            self._count(reused_tokens=copy.length - len(copy.slot.cached_ids))
+            copy.slot.cached_ids = copy.slot.needed_ids()[: copy.length]
 
-    def _read_ahead(self, slot: Slot) -> None:
-        """Reads a prompt that is over the budget of one forward, up to its last piece."""
+    def _prefill_chunks(self, slot: Slot) -> None:
+        """Prefills a prompt that exceeds the token budget of one forward, up to its last chunk."""
         budget = self._settings.prefill_tokens
         while slot.count_missing() > budget:
-            piece = slot.missing()[:budget]
-            self._lanes.read([Feed(lane=slot.lane, start=len(slot.held), ids=piece)])
-            slot.held += piece
-            self._count(prefill_tokens=len(piece))
+            ids = slot.missing_ids()[:budget]
+            self._runner.prefill_without_sampling([PrefillChunk(slot=slot.index, start=len(slot.cached_ids), ids=ids)])
+            slot.cached_ids += ids
+            self._count(prefill_tokens=len(ids))
 
-    def _begin(self, slots: Sequence[Slot]) -> None:
-        """Reads the rest of these prompts in one forward and samples after each."""
-        feeds = [Feed(lane=slot.lane, start=len(slot.held), ids=slot.missing()) for slot in slots]
+    def _prefill_last(self, slots: Sequence[Slot]) -> None:
+        """Prefills the rest of these prompts in one forward and samples after each."""
+        chunks = [PrefillChunk(slot=slot.index, start=len(slot.cached_ids), ids=slot.missing_ids()) for slot in slots]
         samplings, drawn = [slot.turn.sampling for slot in slots], [len(slot.turn.ids) for slot in slots]
-        answer = self._lanes.prefill(feeds, samplings, drawn, **_needs(slots))
-        for slot, feed in zip(slots, feeds, strict=True):
-            slot.held += feed.ids
-        read = sum(len(feed.ids) for feed in feeds)
-        self._count(prefill_tokens=read, prefill_padding=self._lanes.count_padding(feeds))
-        self._launch(slots, None, answer, decoded=False)
+        pending = self._runner.prefill(chunks, samplings, drawn, **needed_work(samplings))
+        for slot, chunk in zip(slots, chunks, strict=True):
+            slot.cached_ids += chunk.ids
+        tokens = sum(len(chunk.ids) for chunk in chunks)
+        self._count(prefill_tokens=tokens, prefill_padding=self._runner.count_padding(chunks))
+        self._launch(slots, None, pending, decoded=False)
 
     def _decode(self) -> bool:
-        """Samples one more token for every turn under way; False if there is none to sample."""
-        self._pack()
+        """Launches one more token for every unfinished turn; False if there is none."""
+        self._compact()
         slots = [slot for slot in self._table.in_use if not slot.turn.all_launched]
         if not slots:
             return False
-        lanes = slots[-1].lane + 1
-        with self._spend("decode"):
-            answer = self._lanes.decode(lanes, max(map(_reach, slots)), **_needs(slots))
-            self._count(decode_steps=1, lane_steps=lanes, idle_lanes=lanes - len(slots))
-            self._launch(slots, [slot.lane for slot in slots], answer, decoded=True)
+        count = slots[-1].index + 1
+        with self._timed("decode"):
+            work = needed_work([slot.turn.sampling for slot in slots])
+            pending = self._runner.decode(count, max(slot.keys_of_next_token for slot in slots), **work)
+            self._count(decode_steps=1, slot_steps=count, idle_slot_steps=count - len(slots))
+            self._launch(slots, [slot.index for slot in slots], pending, decoded=True)
         return True
 
-    def _pack(self) -> None:
+    def _compact(self) -> None:
+        """Moves the slots in use to the front, once that shortens the batch by half."""
         swaps = self._table.swaps()
         if swaps:
-            length = max(_reach(slot) for pair in swaps for slot in pair)
-            self._lanes.exchange([slot.lane for slot, _ in swaps], [slot.lane for _, slot in swaps], length)
+            length = max(slot.keys_of_next_token for pair in swaps for slot in pair)
+            self._runner.swap([slot.index for slot, _ in swaps], [slot.index for _, slot in swaps], length)
             for one, other in swaps:
-                self._table.exchange(one, other)
+                self._table.swap(one, other)
 
-    def _launch(self, slots: Sequence[Slot], lanes: list[int] | None, answer: Answer, *, decoded: bool) -> None:
+    def _launch(
+        self, slots: Sequence[Slot], columns: list[int] | None, pending: PendingTokens, *, decoded: bool
+    ) -> None:
         turns = [slot.turn for slot in slots]
         for turn in turns:
             turn.launched += 1
-        self._flights.append(_Flight(slots=list(slots), turns=turns, lanes=lanes, answer=answer, decoded=decoded))
+        self._in_flight.append(
+            InFlight(slots=list(slots), turns=turns, columns=columns, pending=pending, decoded=decoded)
+        )
 
-    def _land(self, in_flight: int) -> None:
-        """Takes the tokens of all forwards but the newest `in_flight`."""
-        while len(self._flights) > in_flight:
-            flight = self._flights.popleft()
-            with self._spend("decode" if flight.decoded else "prefill"):
-                self._take(flight)
+    def _collect(self, left: int) -> None:
+        """Takes the tokens of all forwards in flight but the newest `left`."""
+        while len(self._in_flight) > left:
+            forward = self._in_flight.popleft()
+            with self._timed("decode" if forward.decoded else "prefill"):
+                self._append_tokens(forward)
 
-    def _take(self, flight: _Flight) -> None:
-        """Adds the token that a forward sampled to each of its turns, and notes which turns that ends."""
-        tokens, logprobs = flight.answer.wait()
-        lanes = range(len(tokens)) if flight.lanes is None else flight.lanes
-        taken, sum_of_logprobs = 0, 0.0
-        for slot, turn, lane in zip(flight.slots, flight.turns, lanes, strict=True):
+    def _append_tokens(self, forward: InFlight) -> None:
+        """Appends the sampled token to each turn of a forward, and notes which turns that finishes."""
+        tokens, logprobs = forward.pending.wait()
+        columns = range(len(tokens)) if forward.columns is None else forward.columns
+        appended, sum_of_logprobs = 0, 0.0
+        for slot, turn, column in zip(forward.slots, forward.turns, columns, strict=True):
             if turn.ended or slot.request is not turn:
-                continue  # it ended, or was withdrawn, while the forward ran, and has no use for the token
-            if flight.decoded:
-                slot.held.append(turn.ids[-1])
+                continue  # the turn ended or was withdrawn while the forward ran
+            if forward.decoded:
+                slot.cached_ids.append(turn.ids[-1])
             if turn.version is None:
                 turn.version = self._version
-            if turn.take(tokens[lane], logprobs[lane]):
-                self._ended.append(slot)
-            taken += 1
-            sum_of_logprobs += logprobs[lane]
+            if turn.append(tokens[column], logprobs[column]):
+                self._finished.append(slot)
+            appended += 1
+            sum_of_logprobs += logprobs[column]
         if not math.isfinite(sum_of_logprobs):
             raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
-        if flight.decoded:
-            self._count(decode_tokens=taken, idle_lanes=len(flight.slots) - taken)
+        if forward.decoded:
+            self._count(decode_tokens=appended, idle_slot_steps=len(forward.slots) - appended)
 
-    def _hand_over(self, most: int) -> None:
-        """Gives turns that are complete, at most so many, to whoever waits; their sessions keep their slots."""
-        slots = [self._ended.popleft() for _ in range(min(most, len(self._ended)))]
+    def _deliver(self, most: int) -> None:
+        """Resolves the futures of at most this many finished turns; their sessions keep their slots."""
+        slots = [self._finished.popleft() for _ in range(min(most, len(self._finished)))]
         if slots:
-            self._lanes.rest([slot.lane for slot in slots])
+            self._runner.deactivate([slot.index for slot in slots])
         for slot in slots:
             turn = slot.turn
             self._table.vacate(slot)
             turn.complete()
 
     @contextmanager
-    def _spend(self, account: Literal["prefill", "decode"]) -> Iterator[None]:
+    def _timed(self, account: Literal["prefill", "decode"]) -> Iterator[None]:
         began = time.perf_counter()
         with self._ledger.spend(account):
             yield
-        self._count(**{f"{account}_seconds": time.perf_counter() - began})
+        self._seconds[account] += time.perf_counter() - began
 
-    def _count(self, **amounts: float) -> None:
-        """Adds to the counters of these names."""
+    def _count(self, **amounts: int) -> None:
+        """Adds to the statistics of these names."""
         for name, amount in amounts.items():
-            setattr(self._counters, name, getattr(self._counters, name) + amount)
-
-
-def _batches(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[list[Slot]]:
-    """Slots whose missing tokens fit the budget together; padded, like lengths lie side by side."""
-    batch: list[Slot] = []
-    tokens = 0
-    for width, slot in sorted(((slot.count_missing(), slot) for slot in slots), key=itemgetter(0)):
-        tokens = (len(batch) + 1) * width if padded else tokens + width
-        if batch and tokens > budget:
-            yield batch
-            batch, tokens = [], width
-        batch.append(slot)
-    yield batch
-
-
-def _reach(slot: Slot) -> int:
-    """The keys that a slot's next token sees, itself included: what is held, and what is on its way."""
-    under_way = slot.request.launched - len(slot.request.ids) if slot.request is not None else 0
-    return len(slot.held) + under_way + 1
-
-
-def _needs(slots: Sequence[Slot]) -> _Needs:
-    """Which sampling work the turns of these slots ask for."""
-    samplings = [slot.turn.sampling for slot in slots]
-    return {
-        "greedy": any(sampling.temperature == 0 for sampling in samplings),
-        "truncate": any(sampling.top_k > 0 or sampling.top_p < 1 for sampling in samplings),
-    }
+            self._counts[name] += amount

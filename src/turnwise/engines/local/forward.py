@@ -1,6 +1,6 @@
-"""Which forward and which sampler a model gets: the lean ones where its anatomy and device are known.
+"""Chooses the forward and the sampler of a model: the fast ones where its architecture and device are known.
 
-Invariant: whatever is chosen computes the same; only its speed differs.
+Invariant: every choice computes the same; only the speed differs.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.engines.local.architecture import Anatomy, read_anatomy
-from turnwise.engines.local.cache import Decode, KeyValues, Prefill
-from turnwise.engines.local.fused import LeanForward, Steps, agrees
-from turnwise.engines.local.hf import WholeForward
+from turnwise.engines.local.architecture import Architecture, read_architecture
+from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
+from turnwise.engines.local.fused import FusedForward, LayerOps, agrees
+from turnwise.engines.local.hf import HFForward
 from turnwise.engines.local.sampling import sample
-from turnwise.engines.local.torch_ops import PlainSteps
+from turnwise.engines.local.torch_ops import TorchOps
 from turnwise.errors import ModelError
 
 _EXACT, _ROUNDED = 1e-3, 0.1
@@ -22,7 +22,7 @@ _EXACT, _ROUNDED = 1e-3, 0.1
 
 
 class Forward(Protocol):
-    """Logits from tokens, over the keys and values of their slots."""
+    """Logits from tokens, over the KV cache of their slots."""
 
     @property
     def pads(self) -> bool: ...
@@ -32,13 +32,13 @@ class Forward(Protocol):
 
     def refresh(self) -> bool: ...
 
-    def decode(self, aim: Decode) -> torch.Tensor: ...
+    def decode(self, inputs: DecodeInputs) -> torch.Tensor: ...
 
-    def prefill(self, aim: Prefill) -> torch.Tensor: ...
+    def prefill(self, inputs: PrefillInputs) -> torch.Tensor: ...
 
 
 class SampleRows(Protocol):
-    """One token per row and its logprob; `sampler.sample` says how."""
+    """One token per row and its logprob; as `sampling.sample`."""
 
     def __call__(
         self,
@@ -53,24 +53,24 @@ class SampleRows(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
-def find_forward(model: PreTrainedModel, cache: KeyValues, *, context_limit: int, dtype: torch.dtype | None) -> Forward:
-    """The lean forward, if it computes what the model's own does; else the model's own. `dtype` is autocast's."""
+def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, dtype: torch.dtype | None) -> Forward:
+    """The fused forward if it agrees with the model's own, else the model's own. `dtype` is autocast's."""
     windows = read_windows(model)
-    whole = WholeForward(model, cache, windows)
-    anatomy = read_anatomy(model, windows)
-    if anatomy is None:
-        return whole
+    hf = HFForward(model, cache, windows)
+    architecture = read_architecture(model, windows)
+    if architecture is None:
+        return hf
     device: torch.device = model.get_input_embeddings().weight.device
-    steps = _load_steps(anatomy, positions=context_limit, dtype=dtype or model.dtype, device=device)
-    lean = LeanForward(anatomy, cache, steps, dtype=dtype)
+    ops = _load_ops(architecture, positions=context_limit, dtype=dtype or model.dtype, device=device)
+    fused = FusedForward(architecture, cache, ops, dtype=dtype)
     exact = (dtype or model.dtype) == torch.float32
-    if lean.refresh() or not agrees(lean, model, tolerance=_EXACT if exact else _ROUNDED):
-        return whole
-    return lean
+    if fused.refresh() or not agrees(fused, model, tolerance=_EXACT if exact else _ROUNDED):
+        return hf
+    return fused
 
 
 def load_sampler(device: torch.device) -> SampleRows:
-    """The kernel where Triton is, else plain torch."""
+    """The Triton kernel on a GPU, else the torch sampler."""
     if device.type == "cuda" and _has_triton():
         from turnwise.engines.local.kernels.sampler import sample_rows
 
@@ -79,7 +79,7 @@ def load_sampler(device: torch.device) -> SampleRows:
 
 
 def read_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """How far back each kind of layer sees: `{"full_attention": None, "sliding_attention": 512}`."""
+    """The attention window of each kind of layer: `{"full_attention": None, "sliding_attention": 512}`."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     if not getattr(config, "use_sliding_window", True):
@@ -93,17 +93,17 @@ def read_windows(model: PreTrainedModel) -> dict[str, int | None]:
     return {kind: known[kind] for kind in dict.fromkeys(kinds)}
 
 
-def _load_steps(anatomy: Anatomy, *, positions: int, dtype: torch.dtype, device: torch.device) -> Steps:
+def _load_ops(architecture: Architecture, *, positions: int, dtype: torch.dtype, device: torch.device) -> LayerOps:
     if device.type == "cuda" and _has_triton():
-        from turnwise.engines.local.kernels.steps import KernelSteps
+        from turnwise.engines.local.kernels.ops import TritonOps
 
-        return KernelSteps(anatomy, positions=positions, dtype=dtype, device=device)
-    return PlainSteps(anatomy, positions=positions, dtype=dtype, device=device)
+        return TritonOps(architecture, positions=positions, dtype=dtype, device=device)
+    return TorchOps(architecture, positions=positions, dtype=dtype, device=device)
 
 
 def _has_triton() -> bool:
     try:
-        import triton  # noqa: F401  # found or not is all that is asked
+        import triton  # noqa: F401  # only whether it can be imported
     except ImportError:
         return False
     return True

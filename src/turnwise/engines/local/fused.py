@@ -1,7 +1,7 @@
-"""A lean forward over a Hugging Face decoder's own weights: flat tokens, joined projections, our cache.
+"""A fast forward over a Hugging Face decoder's own weights: packed tokens, fused projections, our KV cache.
 
-Invariant: it computes what the model's own forward computes; that is looked at once, before it is used. Every
-dense step sees real tokens alone: only attention knows rows. Shapes: N tokens, E width of the stream, V vocabulary.
+Invariant: it computes what the model's own forward computes, which is checked once before it is used. Dense ops run
+on packed tokens without padding; only attention knows rows. Shapes: N tokens, E hidden size, V vocabulary.
 """
 
 import logging
@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.engines.local.architecture import Activation, Anatomy, Layer, Norm
-from turnwise.engines.local.cache import Decode, KeyValues, Prefill
+from turnwise.engines.local.architecture import Activation, Architecture, Layer, Norm
+from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
 from turnwise.engines.local.projections import Projections
 
 logger = logging.getLogger(__name__)
@@ -20,15 +20,15 @@ _PROBE = 8
 """Tokens on which the two forwards are compared."""
 
 
-class Steps(Protocol):
-    """What lies between matrix products; `plain.PlainSteps` says what each does."""
+class LayerOps(Protocol):
+    """The operations between matrix products; `torch_ops.TorchOps` documents each."""
 
     @property
     def replays_prefills(self) -> bool:
-        """Whether tokens that no feed has change nothing, so that a prefill can be padded and its graph replayed."""
+        """Whether padding tokens change nothing, so that a prefill can be padded and its CUDA graph replayed."""
         ...
 
-    def add_norm(self, stream: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor: ...
+    def add_norm(self, residual: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor: ...
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor: ...
 
@@ -40,100 +40,105 @@ class Steps(Protocol):
         key: torch.Tensor,
         value: torch.Tensor,
         layer: Layer,
-        held: tuple[torch.Tensor, torch.Tensor],
-        aim: Decode | Prefill,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        inputs: DecodeInputs | PrefillInputs,
     ) -> torch.Tensor: ...
 
 
-class LeanForward:
-    """The forward of a decoder whose anatomy is known."""
+class FusedForward:
+    """The forward of a decoder whose architecture is known."""
 
     pads = False
-    """A prefill costs its tokens, however uneven its feeds are."""
+    """Chunks of uneven length cost no padding."""
 
-    def __init__(self, anatomy: Anatomy, cache: KeyValues, steps: Steps, *, dtype: torch.dtype | None) -> None:
-        """`dtype` is what matrix products are computed in; None is that of the weights."""
+    def __init__(self, architecture: Architecture, cache: KVCache, ops: LayerOps, *, dtype: torch.dtype | None) -> None:
+        """`dtype` is the type of matrix products; None is that of the weights."""
         self.cache = cache
-        self._anatomy, self._steps = anatomy, steps
-        self._inputs = [Projections((layer.query, layer.key, layer.value), dtype) for layer in anatomy.layers]
-        self._outputs = [Projections((layer.output,), dtype) for layer in anatomy.layers]
-        self._gates = [Projections((layer.gate, layer.up), dtype) for layer in anatomy.layers]
-        self._downs = [Projections((layer.down,), dtype) for layer in anatomy.layers]
-        self._head = Projections((anatomy.head,), dtype)
+        self._architecture, self._ops = architecture, ops
+        self._qkv = [Projections((layer.query, layer.key, layer.value), dtype) for layer in architecture.layers]
+        self._outputs = [Projections((layer.output,), dtype) for layer in architecture.layers]
+        self._gate_up = [Projections((layer.gate, layer.up), dtype) for layer in architecture.layers]
+        self._downs = [Projections((layer.down,), dtype) for layer in architecture.layers]
+        self._head = Projections((architecture.head,), dtype)
 
     @property
     def replays_prefills(self) -> bool:
-        return self._steps.replays_prefills
+        return self._ops.replays_prefills
 
     def refresh(self) -> bool:
-        """Takes note of new weights; True if some moved in memory."""
-        every = [*self._inputs, *self._outputs, *self._gates, *self._downs, self._head]
-        moved = [projections.refresh() for projections in every]
+        """Picks up new weights; True if some moved in memory."""
+        projections = [*self._qkv, *self._outputs, *self._gate_up, *self._downs, self._head]
+        moved = [projection.refresh() for projection in projections]
         return any(moved)
 
-    def decode(self, aim: Decode) -> torch.Tensor:
-        """Logits [N, V] after each lane's token, in the type of products."""
-        return self._logits(self._states(aim))
+    def decode(self, inputs: DecodeInputs) -> torch.Tensor:
+        """Logits [N, V] after each slot's token, in the type of matrix products."""
+        return self._logits(self._states(inputs))
 
-    def prefill(self, aim: Prefill) -> torch.Tensor:
-        """Logits [F, V] after the last token of each feed."""
-        return self._logits(self._states(aim)[aim.starts[1:] - 1])
+    def prefill(self, inputs: PrefillInputs) -> torch.Tensor:
+        """Logits [M, V] after the last token of each chunk."""
+        return self._logits(self._states(inputs)[inputs.starts[1:] - 1])
 
-    def _states(self, aim: Decode | Prefill) -> torch.Tensor:
-        """The last layer's [N, E], normed."""
-        anatomy, steps = self._anatomy, self._steps
-        stream: torch.Tensor = anatomy.embed(aim.ids)  # [N, E]
+    def _states(self, inputs: DecodeInputs | PrefillInputs) -> torch.Tensor:
+        """The hidden states after the last norm, [N, E]."""
+        architecture, ops = self._architecture, self._ops
+        residual: torch.Tensor = architecture.embed(inputs.ids)  # [N, E]
         update: torch.Tensor | None = None
-        parts = zip(anatomy.layers, self._inputs, self._outputs, self._gates, self._downs, strict=True)
-        for index, (layer, inputs, output, gates, down) in enumerate(parts):
-            query, key, value = inputs(steps.add_norm(stream, update, layer.before_attention))
-            (update,) = output(self._attend(index, query, key, value, aim))
+        parts = zip(architecture.layers, self._qkv, self._outputs, self._gate_up, self._downs, strict=True)
+        for index, (layer, qkv, output, gate_up, down) in enumerate(parts):
+            query, key, value = qkv(ops.add_norm(residual, update, layer.before_attention))
+            (update,) = output(self._attend(index, query, key, value, inputs))
             if layer.after_attention is not None:
-                update = steps.norm(update, layer.after_attention)
-            gate, up = gates(steps.add_norm(stream, update, layer.before_mlp))
-            (update,) = down(steps.gate(gate, up, anatomy.activation))
+                update = ops.norm(update, layer.after_attention)
+            gate, up = gate_up(ops.add_norm(residual, update, layer.before_mlp))
+            (update,) = down(ops.gate(gate, up, architecture.activation))
             if layer.after_mlp is not None:
-                update = steps.norm(update, layer.after_mlp)
-        return steps.add_norm(stream, update, anatomy.last_norm)
+                update = ops.norm(update, layer.after_mlp)
+        return ops.add_norm(residual, update, architecture.last_norm)
 
     def _attend(
-        self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, aim: Decode | Prefill
+        self,
+        index: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        inputs: DecodeInputs | PrefillInputs,
     ) -> torch.Tensor:
-        size, tokens = self._anatomy.head_size, len(aim.ids)
+        size, tokens = self._architecture.head_size, len(inputs.ids)
         query, key, value = (states.view(tokens, -1, size) for states in (query, key, value))
-        held = self.cache.layer(index, key)
-        return self._steps.attend(query, key, value, self._anatomy.layers[index], held, aim)
+        cache = self.cache.layer(index, key)
+        return self._ops.attend(query, key, value, self._architecture.layers[index], cache, inputs)
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         (logits,) = self._head(states)  # [N, V]
-        cap = self._anatomy.logit_cap
+        cap = self._architecture.logit_cap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def agrees(forward: LeanForward, model: PreTrainedModel, *, tolerance: float) -> bool:
+def agrees(forward: FusedForward, model: PreTrainedModel, *, tolerance: float) -> bool:
     """Whether a few tokens get the logits that the model's own forward gives them, but for a share of the largest."""
     device = model.get_input_embeddings().weight.device
     ids = torch.arange(_PROBE, device=device) % model.config.get_text_config().vocab_size  # [N]
     zeros = torch.zeros_like(ids)
     starts = torch.tensor([0, _PROBE], device=device)
-    aim = Prefill(
+    inputs = PrefillInputs(
         ids=ids,
         positions=torch.arange(_PROBE, device=device),
         rows=zeros,
-        feed=zeros,
+        chunk=zeros,
         column=torch.arange(_PROBE, device=device),
         starts=starts,
-        lanes=zeros[:1],
+        slots=zeros[:1],
         width=_PROBE,
         length=_PROBE,
     )
-    lean = forward.prefill(aim)[0].float()  # [V]
+    fused = forward.prefill(inputs)[0].float()  # [V]
     own = model(input_ids=ids[None], use_cache=False).logits[0, -1].float()  # [V]
     forward.cache.clear()
-    close = bool((lean - own).abs().max() <= tolerance * own.abs().max())
+    close = bool((fused - own).abs().max() <= tolerance * own.abs().max())
     if not close:
         logger.warning(
-            "%s computes something that the fast forward does not know: it is sampled by its own, which is slower",
+            "the fused forward does not reproduce %s: its own forward samples instead, which is slower",
             type(model).__name__,
         )
     return close

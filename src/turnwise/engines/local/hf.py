@@ -1,6 +1,6 @@
-"""The model's own forward over our cache: for decoders whose anatomy is not known.
+"""The model's own forward over our cache: for decoders whose architecture is not known.
 
-Invariant: as in `lean`, but rows are padded to the longest feed. Shapes: B rows of a forward, W new tokens per row,
+Invariant: as in `fused`, but rows are padded to the longest chunk. Shapes: B rows of a forward, W new tokens per row,
 L keys read, C capacity, H key/value heads, G query heads to each of them, D head size, V vocabulary.
 """
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
-from turnwise.engines.local.cache import Decode, KeyValues, Prefill
+from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
 from turnwise.errors import ModelError
 
 ATTENTION = "turnwise_slots"
@@ -18,64 +18,69 @@ ATTENTION = "turnwise_slots"
 
 
 class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
-    """Our cache as transformers sees it, aimed at some rows before each forward.
+    """Our KV cache behind the interface of transformers; `select` chooses its rows before each forward.
 
-    Of the Cache's interface only `update` is used: positions and masks are passed beside it.
+    Of that interface only `update` is used: positions and masks are passed as arguments.
     """
 
-    def __init__(self, held: KeyValues) -> None:
+    def __init__(self, cache: KVCache) -> None:
         super().__init__(layers=[])
-        self._held = held
+        self._cache = cache
 
-    def aim(self, *, read: slice | torch.Tensor, length: int, rows: torch.Tensor, positions: torch.Tensor) -> None:
+    def select(self, *, read: slice | torch.Tensor, length: int, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """The next forward writes its tokens at (rows, positions), both [B, W], and reads `length` keys of `read`."""
         self._read, self._length, self._rows, self._positions = read, length, rows, positions
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_args: object, **_kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes a layer's new keys and values [B, H, W, D]; gives those to attend to, [B, H, L, D]."""
+        """Stores a layer's new keys and values [B, H, W, D] and returns those to attend to, [B, H, L, D]."""
         new_keys, new_values = key_states.transpose(1, 2), value_states.transpose(1, 2)  # [B, W, H, D]
-        keys, values = self._held.layer(layer_idx, new_keys)  # [S + 1, H, C, D]
+        keys, values = self._cache.layer(layer_idx, new_keys)  # [S + 1, H, C, D]
         keys[self._rows, :, self._positions] = new_keys.to(keys.dtype)
         values[self._rows, :, self._positions] = new_values.to(values.dtype)
         return keys[self._read, :, : self._length], values[self._read, :, : self._length]
 
 
-class WholeForward:
+class HFForward:
     """The forward of any decoder that transformers can run with a cache."""
 
     pads = True
-    """A prefill costs its longest feed for every one."""
+    """Every chunk of a prefill costs as much as its longest one."""
     replays_prefills = False
 
-    def __init__(self, model: PreTrainedModel, cache: KeyValues, windows: Mapping[str, int | None]) -> None:
-        """`windows` says how far back each kind of layer sees."""
+    def __init__(self, model: PreTrainedModel, cache: KVCache, windows: Mapping[str, int | None]) -> None:
+        """`windows` is the attention window of each kind of layer."""
         self.cache = cache
         self._model, self._windows = model, windows
         self._view = SlotCache(cache)
 
     def refresh(self) -> bool:
-        """Weights are the model's own: there is nothing to take note of."""
+        """The weights are the model's own: nothing to pick up."""
         return False
 
-    def decode(self, aim: Decode) -> torch.Tensor:
-        """Logits [B, V] after each lane's token."""
-        self._view.aim(
-            read=slice(0, len(aim.ids)), length=aim.length, rows=aim.rows[:, None], positions=aim.positions[:, None]
+    def decode(self, inputs: DecodeInputs) -> torch.Tensor:
+        """Logits [B, V] after each slot's token."""
+        self._view.select(
+            read=slice(0, len(inputs.ids)),
+            length=inputs.length,
+            rows=inputs.rows[:, None],
+            positions=inputs.positions[:, None],
         )
-        return self._forward(aim.ids[:, None], aim.positions[:, None], aim.length)
+        return self._forward(inputs.ids[:, None], inputs.positions[:, None], inputs.length)
 
-    def prefill(self, aim: Prefill) -> torch.Tensor:
-        """Logits [F, V] after the last token of each feed. Padded on the left, so that all end in one column."""
-        feeds = len(aim.lanes)
-        column = aim.column + (aim.width - (aim.starts[1:] - aim.starts[:-1]))[aim.feed]  # [N]
-        ids, positions = (torch.zeros(feeds, aim.width, dtype=torch.long, device=aim.ids.device) for _ in range(2))
+    def prefill(self, inputs: PrefillInputs) -> torch.Tensor:
+        """Logits [M, V] after the last token of each chunk. Padded on the left, so that all end in one column."""
+        chunks = len(inputs.slots)
+        column = inputs.column + (inputs.width - (inputs.starts[1:] - inputs.starts[:-1]))[inputs.chunk]  # [N]
+        ids, positions = (
+            torch.zeros(chunks, inputs.width, dtype=torch.long, device=inputs.ids.device) for _ in range(2)
+        )
         rows = torch.full_like(ids, self.cache.spare)  # [B, W], as the two above
-        for padded, flat in ((ids, aim.ids), (positions, aim.positions), (rows, aim.rows)):
-            padded[aim.feed, column] = flat
-        self._view.aim(read=aim.lanes, length=aim.length, rows=rows, positions=positions)
-        return self._forward(ids, positions, aim.length)
+        for padded, flat in ((ids, inputs.ids), (positions, inputs.positions), (rows, inputs.rows)):
+            padded[inputs.chunk, column] = flat
+        self._view.select(read=inputs.slots, length=inputs.length, rows=rows, positions=positions)
+        return self._forward(ids, positions, inputs.length)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
         config = self._model.config.get_text_config()
@@ -97,7 +102,7 @@ class WholeForward:
         return logits
 
     def _mask(self, positions: torch.Tensor, length: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Additive masks [B, 1, W, L]: one, or one for each kind of layer where a model mixes them."""
+        """Additive masks [B, 1, W, L]: one, or one for each kind of layer if the model mixes kinds."""
         dtype = (
             torch.get_autocast_dtype(positions.device.type)
             if torch.is_autocast_enabled(positions.device.type)
@@ -130,7 +135,7 @@ def attend(
     """Attention in the form transformers calls: query [B, H·G, W, D] over key and value [B, H, L, D].
 
     While decoding, the G query heads of a key head stand in for G query positions, so that grouped keys and
-    values are read where they lie and never repeated.
+    values are read in place and never repeated.
     """
     if softcap is not None or s_aux is not None:
         raise ModelError(

@@ -1,7 +1,7 @@
-"""Linear maps of one input, run as one matrix product where their weights can lie together.
+"""Linear layers of one input, run as one matrix product by joining their weights.
 
-Invariant: the weights stay the learner's own parameters. Joining moves their storage side by side, once, and an
-optimizer that steps them in place steps the joined matrix; nothing is copied that training would make stale.
+Invariant: the weights stay the model's own parameters. Joining moves their storage into one matrix, once, and an
+optimizer that updates them in place updates that matrix; nothing is copied that training would make stale.
 Shapes: N tokens, H width of the input, O widths of the outputs together.
 """
 
@@ -14,29 +14,29 @@ from torch import nn
 
 
 class Projections:
-    """The query, key and value of a layer, say: `query, key, value = projections(x)`."""
+    """Several projections in one product: `query, key, value = projections(x)`."""
 
     def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:
-        """`dtype` is what products are computed in; None is that of the weights."""
+        """`dtype` is the type of matrix products; None is that of the weights."""
         self._modules = tuple(modules)
         self._dtype = dtype
-        linears = [module for module in modules if _is_plain(module)]
-        self._plain = len(linears) == len(self._modules) and len({one.bias is None for one in linears}) == 1
-        self._linears = linears if self._plain else []
+        linears = [module for module in modules if _is_unmodified(module)]
+        self._joinable = len(linears) == len(self._modules) and len({one.bias is None for one in linears}) == 1
+        self._linears = linears if self._joinable else []
         self._weight: torch.Tensor | None = None  # [O, H], of all modules
         self._bias: torch.Tensor | None = None  # [O]
         self._sizes: list[int] = []
         self.refresh()
 
     def refresh(self) -> bool:
-        """Makes sure that the joined weights are the modules' own of now; True if they moved in memory."""
+        """Picks up the modules' current weights; True if they moved in memory."""
         if not self._linears:
             return False
         weights, biases = self._parameters()
         if self._dtype is not None and self._dtype != weights[0].dtype:
             return self._cast(weights, biases)
         before = None if self._weight is None else self._weight.data_ptr()
-        if not (_lie_in(self._weight, weights) and _lie_in(self._bias, biases)):
+        if not (_are_rows_of(self._weight, weights) and _are_rows_of(self._bias, biases)):
             self._weight = _join(weights)
             self._bias = _join(biases) if biases else None
             self._sizes = [len(weight) for weight in weights]
@@ -45,7 +45,7 @@ class Projections:
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One output per module, [N, O of it], from x [N, H]."""
-        if not self._plain:
+        if not self._joinable:
             return tuple(module(x) for module in self._modules)
         assert self._weight is not None
         joined = F.linear(x, self._weight, self._bias)  # [N, O]
@@ -56,7 +56,7 @@ class Projections:
         return weights, [linear.bias for linear in self._linears if linear.bias is not None]
 
     def _cast(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> bool:
-        """Half-precision copies of float32 weights, taken anew from them each time."""
+        """Copies the weights in half precision; True the first time."""
         first = self._weight is None
         if first:
             self._sizes = [len(weight) for weight in weights]
@@ -65,23 +65,23 @@ class Projections:
         return first
 
 
-def _is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """A linear map that nobody has wrapped or hooked: its weights are all there is to it."""
+def _is_unmodified(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """A linear layer without wrapper or hooks, so that its weights are all of it."""
     return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def _convert(parameters: Sequence[torch.Tensor], dtype: torch.dtype | None, into: torch.Tensor | None) -> torch.Tensor:
-    """All rows in another type, in the tensor that they were put in before, if there is one."""
+    """Casts and joins rows, into the tensor of the last time if there is one."""
     with torch.no_grad():
         joined = torch.cat([parameter.detach().to(dtype) for parameter in parameters])
         return joined if into is None else into.copy_(joined)
 
 
 def _join(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One tensor of all rows, of which the parameters are views from now on; one alone is left where it is."""
+    """Joins the rows in one tensor and makes the parameters views of it; a single parameter is left in place."""
     if len(parameters) == 1:
         return parameters[0].detach()
-    # These are the learner's parameters: tensors made while inferring could never be trained.
+    # Parameters must stay trainable, which tensors made in inference mode are not.
     with torch.inference_mode(False), torch.no_grad():
         joined = torch.cat([parameter.detach() for parameter in parameters])
         for parameter, rows in zip(parameters, torch.split(joined, [len(one) for one in parameters]), strict=True):
@@ -89,8 +89,8 @@ def _join(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     return joined
 
 
-def _lie_in(joined: torch.Tensor | None, parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether the parameters still are the rows of `joined`; moved or replaced ones are not."""
+def _are_rows_of(joined: torch.Tensor | None, parameters: Sequence[torch.Tensor]) -> bool:
+    """Whether the parameters still are the rows of `joined`, neither moved nor replaced."""
     if joined is None:
         return not parameters
     place = joined.data_ptr()

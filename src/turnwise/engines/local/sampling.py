@@ -5,15 +5,56 @@ and its logprob is that of the distribution it was drawn from. Shapes: B rows, V
 """
 
 import random
+from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
 
+from turnwise.engines.base import Sampling
+
 WEIGHT_BITS = 40
 """Probabilities become integers of this many bits: their sums are exact in any order, so the CDF never
 falls, a token of no weight is never hit, and 2^18 tokens still fit in 63 bits."""
-_STRETCH = 256
-"""Tokens that are summed up together on the way to the one that is drawn."""
+_SEGMENT = 256
+"""The vocabulary is searched by segments of this many tokens."""
+
+
+class SamplingWork(TypedDict):
+    """Which optional parts of sampling any row of a batch needs."""
+
+    greedy: bool
+    truncate: bool
+
+
+def needed_work(samplings: Sequence[Sampling]) -> SamplingWork:
+    """The parts of sampling that these settings need."""
+    return {
+        "greedy": any(sampling.temperature == 0 for sampling in samplings),
+        "truncate": any(sampling.top_k > 0 or sampling.top_p < 1 for sampling in samplings),
+    }
+
+
+class PendingTokens:
+    """Sampled tokens and their logprobs [B], on their way to the host."""
+
+    def __init__(self, token: torch.Tensor, logprob: torch.Tensor) -> None:
+        both = torch.stack((token.double(), logprob.double()))  # [2, B]: doubles hold ids exactly
+        self._arrived: torch.cuda.Event | None = None
+        if both.is_cuda:
+            self._both = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
+            self._both.copy_(both, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._arrived.record()
+        else:
+            self._both = both
+
+    def wait(self) -> tuple[list[int], list[float]]:
+        """Waits for the copy and returns tokens and logprobs."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        tokens, logprobs = self._both.tolist()
+        return [int(number) for number in tokens], logprobs
 
 
 def draw_uniforms(seed: int, count: int) -> list[float]:
@@ -35,15 +76,15 @@ def sample(
     """One token per row and its logprob, both [B], from logits [B, V] and four settings [B].
 
     A temperature of 0 takes the most likely token (the first among equals), whose logprob is that of the
-    untempered, untruncated softmax. `greedy` and `truncate` say whether any row needs that work: rows that
-    do not are the same either way.
+    untempered, untruncated softmax. `greedy` and `truncate`: whether any row needs that work; the other rows
+    are the same either way.
     """
     is_greedy = (temperature == 0)[:, None]  # [B, 1]
     scale = temperature[:, None]  # [B, 1]
     if greedy:
         scale = scale.masked_fill(is_greedy, 1.0)
     scaled = logits.float() / scale  # [B, V]
-    scaled -= scaled.amax(-1, keepdim=True)  # the best is 0
+    scaled -= scaled.amax(-1, keepdim=True)  # the most likely token has 0
     mass = scaled.exp()  # [B, V]
     if truncate:
         mass = mass * (_kept(mass, top_k[:, None], top_p[:, None]) | is_greedy)  # [B, V]
@@ -53,7 +94,7 @@ def sample(
         weight = torch.where(is_greedy, (scaled == 0).long(), weight)  # [B, V]
         draw = draw.masked_fill(is_greedy, 0.0)
     token = _find(weight, draw)  # [B, 1]
-    # Only logits that are not finite can overshoot; their logprob, not a finite number either, tells the caller.
+    # Only logits that are not finite can overshoot; the caller sees it by their logprob, which is not finite either.
     token = token.clamp(max=logits.shape[-1] - 1)
     logprob = scaled.gather(1, token) - mass.sum(-1, keepdim=True).log()  # [B, 1]
     return token[:, 0], logprob[:, 0]
@@ -62,19 +103,19 @@ def sample(
 def _find(weight: torch.Tensor, draw: torch.Tensor) -> torch.Tensor:
     """The token [B, 1] at which the running sum of weights [B, V] passes the share `draw` [B, 1] of the whole.
 
-    First the stretch of the vocabulary, then the token in it: a running sum over all of V takes longer than the rest.
+    First the segment of the vocabulary, then the token in it: one running sum over all of V would dominate the time.
     """
     rows, vocabulary = weight.shape
-    if vocabulary % _STRETCH:
-        weight = F.pad(weight, (0, -vocabulary % _STRETCH))
-    stretches = weight.view(rows, -1, _STRETCH)  # [B, V / 256, 256]
-    cumulative = stretches.sum(-1).cumsum(-1)  # [B, V / 256]
+    if vocabulary % _SEGMENT:
+        weight = F.pad(weight, (0, -vocabulary % _SEGMENT))
+    segments = weight.view(rows, -1, _SEGMENT)  # [B, V / 256, 256]
+    cumulative = segments.sum(-1).cumsum(-1)  # [B, V / 256]
     total = cumulative[:, -1:]  # [B, 1]
     target = torch.minimum((draw * total).long(), total - 1)  # [B, 1]
-    stretch = torch.searchsorted(cumulative, target, right=True).clamp(max=cumulative.shape[1] - 1)  # [B, 1]
-    here = stretches.gather(1, stretch[..., None].expand(-1, -1, _STRETCH))[:, 0]  # [B, 256]
-    rest = target - (cumulative.gather(1, stretch) - here.sum(-1, keepdim=True))  # [B, 1]
-    return stretch * _STRETCH + torch.searchsorted(here.cumsum(-1), rest, right=True)
+    segment = torch.searchsorted(cumulative, target, right=True).clamp(max=cumulative.shape[1] - 1)  # [B, 1]
+    here = segments.gather(1, segment[..., None].expand(-1, -1, _SEGMENT))[:, 0]  # [B, 256]
+    rest = target - (cumulative.gather(1, segment) - here.sum(-1, keepdim=True))  # [B, 1]
+    return segment * _SEGMENT + torch.searchsorted(here.cumsum(-1), rest, right=True)
 
 
 def _kept(mass: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

@@ -1,52 +1,53 @@
-"""Who sits where: the sessions in the engine's slots, and the turns they are having sampled.
+"""Slots on the host: the session of each, the turn that is sampled in it, and the ids in its KV cache.
 
-Invariant: `Slot.held` lists exactly the ids whose keys and values the slot's lane holds, so a prompt can be
+Invariant: `Slot.cached_ids` lists exactly the ids whose keys and values the slot's cache holds, so a prompt can be
 compared with it and nothing stale is ever attended to.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from turnwise.engines.base import Completion, Sampling
 from turnwise.types import Finish
 
-_LEAST_LOAN = 8
-"""Fewer tokens than this are read faster than copied."""
+_SHORTEST_COPY = 8
+"""Fewer tokens than this are faster to prefill than to copy."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """A turn on its way: what was asked, what has been sampled, and who waits for it."""
+    """A turn that is being sampled: its prompt, the tokens so far, and the future that awaits it."""
 
     session: str
     prompt: list[int]
     sampling: Sampling
-    """With `max_tokens` already clipped to the room the context leaves."""
+    """With `max_tokens` clipped to the room left in the context."""
     future: asyncio.Future[Completion]
     version: int | None = None
     """Of the weights that sampled the first token."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     launched: int = 0
-    """Tokens that forwards were launched for, whether or not they have come back yet."""
+    """Tokens whose forward was launched, whether or not they have been collected."""
     ended: bool = False
-    """Whether its last token has come back."""
+    """Whether its last token has been collected."""
 
     @property
     def all_launched(self) -> bool:
-        """Whether another forward could add nothing to the turn."""
+        """Whether the turn needs no further forward."""
         return self.ended or self.launched >= self.sampling.max_tokens
 
-    def take(self, token: int, logprob: float) -> bool:
-        """Adds a sampled token; True when it was the last."""
+    def append(self, token: int, logprob: float) -> bool:
+        """Adds a sampled token; True if it was the last."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.ended = token in self.sampling.stop_ids or len(self.ids) >= self.sampling.max_tokens
         return self.ended
 
     def complete(self) -> None:
-        """Hands the turn to whoever waits for it."""
+        """Resolves the future with the completion."""
         if not self.future.done():
             assert self.version is not None, "a complete turn was sampled by some version"
             finish = Finish.STOP if self.ids[-1] in self.sampling.stop_ids else Finish.LENGTH
@@ -56,18 +57,19 @@ class Request:
             self.future.set_result(completion)
 
     def fail(self, failure: BaseException) -> None:
-        """Tells whoever waits for the turn why it will not come."""
+        """Resolves the future with an error."""
         if not self.future.done():
             self.future.set_exception(failure)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Slot:
-    """A lane's host side: the session it belongs to and, while a turn is sampled, the request."""
+    """One place in the batch: its session and, while a turn is sampled, the request."""
 
-    lane: int
+    index: int
+    """Its row in the runner's tensors and in the KV cache."""
     session: str | None = None
-    held: list[int] = field(default_factory=list)
+    cached_ids: list[int] = field(default_factory=list)
     request: Request | None = None
     last_used: int = 0
 
@@ -77,66 +79,72 @@ class Slot:
         assert self.request is not None, "the slot is in use"
         return self.request
 
-    def wanted(self) -> list[int]:
-        """The ids the lane must hold before it can sample the turn's next token."""
+    @property
+    def keys_of_next_token(self) -> int:
+        """How many keys the next token attends to, its own included: those cached, and those of tokens in flight."""
+        in_flight = self.request.launched - len(self.request.ids) if self.request is not None else 0
+        return len(self.cached_ids) + in_flight + 1
+
+    def needed_ids(self) -> list[int]:
+        """The ids that must be in the cache before the turn's next token can be sampled."""
         turn = self.turn
         return turn.prompt + turn.ids if turn.ids else turn.prompt
 
-    def missing(self) -> list[int]:
-        """Those of them that it does not hold yet."""
-        return self.wanted()[len(self.held) :]
+    def missing_ids(self) -> list[int]:
+        """Those of them that are not in the cache yet."""
+        return self.needed_ids()[len(self.cached_ids) :]
 
     def count_missing(self) -> int:
-        """How many that are."""
-        return len(self.turn.prompt) + len(self.turn.ids) - len(self.held)
+        """The number of missing ids."""
+        return len(self.turn.prompt) + len(self.turn.ids) - len(self.cached_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loan:
-    """What an arrival takes from another slot before it reads the rest itself."""
+class PrefixCopy:
+    """A prefix of the KV cache that an arrival copies from another slot, before it prefills the rest."""
 
     slot: Slot
     donor: Slot
     length: int
-    """The tokens the slot holds then, its own included."""
+    """The tokens in the slot's cache afterwards, its own included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wave:
-    """Arrivals that can read at the same time, once what they borrow has been copied."""
+    """Arrivals that can prefill together, once their prefixes have been copied."""
 
     slots: list[Slot]
-    loans: list[Loan]
-    """Of those among them that borrow anything."""
+    copies: list[PrefixCopy]
+    """At most one for each slot."""
 
 
 class SlotTable:
-    """All slots in order of their lanes; sessions keep theirs from turn to turn until someone needs it more."""
+    """All slots by index; a session keeps its slot from turn to turn until it is evicted."""
 
     def __init__(self, count: int) -> None:
-        self.slots = [Slot(lane=lane) for lane in range(count)]
+        self.slots = [Slot(index=index) for index in range(count)]
         self._by_session: dict[str, Slot] = {}
         self._clock = 0
         self.evictions = 0
-        """Sessions that lost their slot, and what it held of them, to another."""
+        """Sessions that lost their slot and its cache to another."""
 
     @property
     def in_use(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.request is not None]
 
     def find(self, session: str) -> Slot | None:
-        """The slot this session holds, busy or idle."""
+        """The slot of this session, in use or idle."""
         return self._by_session.get(session)
 
     def idle(self) -> list[Slot]:
-        """The slots without a turn, in the order they are given away: free ones first, then those used longest ago."""
+        """Slots without a turn in order of eviction: those without a session, then the least recently used."""
         idle = [slot for slot in self.slots if slot.request is None]
         return sorted(idle, key=lambda slot: (slot.session is not None, slot.last_used))
 
-    def give(self, slot: Slot, session: str) -> None:
-        """Gives an idle slot to a session that has none.
+    def assign(self, slot: Slot, session: str) -> None:
+        """Assigns an idle slot to a session that has none.
 
-        It may still hold another conversation's ids: `seat` keeps of them what the new prompt shares.
+        Its cache may still hold another conversation: `start` keeps the prefix that the new prompt shares with it.
         """
         if slot.session is not None:
             del self._by_session[slot.session]
@@ -144,42 +152,42 @@ class SlotTable:
         slot.session = session
         self._by_session[session] = slot
 
-    def seat(self, slot: Slot, request: Request) -> int:
-        """Begins a turn in a slot and cuts what it holds to what the prompt shares; returns how much that is.
+    def start(self, slot: Slot, request: Request) -> int:
+        """Begins a turn in a slot and cuts its cache to the prefix shared with the prompt, whose length it returns.
 
-        At least the prompt's last token is read again, for its logits.
+        At least the prompt's last token is computed again, for its logits.
         """
         slot.request = request
-        shared = min(shared_prefix(slot.held, request.prompt), len(request.prompt) - 1)
-        del slot.held[shared:]
+        shared = min(shared_prefix(slot.cached_ids, request.prompt), len(request.prompt) - 1)
+        del slot.cached_ids[shared:]
         return shared
 
     def waves(self, arrivals: Sequence[Slot]) -> list[Wave]:
-        """Orders arrivals so that each may copy the longest start of its prompt that another slot holds by then.
+        """Orders arrivals so that each can copy the longest prefix of its prompt that another slot has cached by then.
 
-        The members of a group, and all tasks under one system prompt, so read what they share only once.
+        So a prefix shared by the members of a group, or by all tasks under one system prompt, is computed once.
         """
-        if all(map(_goes_on, arrivals)):
-            return [Wave(slots=list(arrivals), loans=[])]
-        coming = set(arrivals)
-        offers: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
+        if all(map(_continues, arrivals)):
+            return [Wave(slots=list(arrivals), copies=[])]
+        arriving = set(arrivals)
+        prefixes: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
         for slot in self.slots:
-            first = _opening(slot.wanted() if slot in coming else slot.held)
-            offers.setdefault(first, {})[slot] = slot.held
+            first = _opening(slot.needed_ids() if slot in arriving else slot.cached_ids)
+            prefixes.setdefault(first, {})[slot] = slot.cached_ids
         wave_of: dict[Slot, int] = {}
         waves: list[Wave] = []
         for slot in arrivals:
-            wanted = slot.wanted()
-            alike = offers[_opening(wanted)]
-            loan = None if _goes_on(slot) else _borrow(slot, wanted, alike)
-            awaits_donor = loan is not None and loan.length > len(loan.donor.held)
-            wave_of[slot] = wave = wave_of[loan.donor] + 1 if loan is not None and awaits_donor else 0
-            alike[slot] = wanted
+            needed = slot.needed_ids()
+            alike = prefixes[_opening(needed)]
+            copy = None if _continues(slot) else _find_copy(slot, needed, alike)
+            awaits_donor = copy is not None and copy.length > len(copy.donor.cached_ids)
+            wave_of[slot] = wave = wave_of[copy.donor] + 1 if copy is not None and awaits_donor else 0
+            alike[slot] = needed
             if wave == len(waves):
-                waves.append(Wave(slots=[], loans=[]))
+                waves.append(Wave(slots=[], copies=[]))
             waves[wave].slots.append(slot)
-            if loan is not None:
-                waves[wave].loans.append(loan)
+            if copy is not None:
+                waves[wave].copies.append(copy)
         return waves
 
     def vacate(self, slot: Slot) -> None:
@@ -188,16 +196,16 @@ class SlotTable:
         slot.request, slot.last_used = None, self._clock
 
     def forget(self, session: str) -> None:
-        """Frees the slot of a session for anyone; what it holds still serves a successor with the same prompt."""
+        """Frees the slot of a session; its cache still serves a later prompt with the same prefix."""
         slot = self._by_session.pop(session, None)
         if slot is not None:
             slot.session = None
 
     def drop_caches(self) -> None:
-        """Nothing is held any more, and slots are claimed in order of their lanes again: history leaves no trace."""
+        """Empties every cache and forgets the order of use, so that later assignments do not depend on the past."""
         self._clock = 0
         for slot in self.slots:
-            slot.held.clear()
+            slot.cached_ids.clear()
             slot.last_used = 0
 
     def clear(self) -> None:
@@ -208,56 +216,69 @@ class SlotTable:
         self.drop_caches()
 
     def swaps(self) -> list[tuple[Slot, Slot]]:
-        """The exchanges that bring the slots in use to the front, once they fill half of the lanes they span.
+        """The swaps that move the slots in use to the front, once at most half of the slots that they span are in use.
 
-        Waiting for half means that every exchange is paid for by the lanes that the next steps leave out.
+        Waiting for half means that each swap is paid for by the slots that the next steps leave out.
         """
         busy = self.in_use
-        if not busy or 2 * len(busy) > busy[-1].lane + 1:
+        if not busy or 2 * len(busy) > busy[-1].index + 1:
             return []
-        behind = [slot for slot in busy if slot.lane >= len(busy)]
+        behind = [slot for slot in busy if slot.index >= len(busy)]
         gaps = [slot for slot in self.slots[: len(busy)] if slot.request is None]
         return list(zip(behind, gaps, strict=True))
 
-    def exchange(self, one: Slot, other: Slot) -> None:
-        """Swaps the lanes of two slots."""
-        one.lane, other.lane = other.lane, one.lane
-        self.slots[one.lane], self.slots[other.lane] = one, other
+    def swap(self, one: Slot, other: Slot) -> None:
+        """Swaps the indices of two slots."""
+        one.index, other.index = other.index, one.index
+        self.slots[one.index], self.slots[other.index] = one, other
+
+
+def split_by_budget(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[list[Slot]]:
+    """Batches of slots whose missing tokens fit the budget; `padded`: each row costs the longest of its batch."""
+    batch: list[Slot] = []
+    tokens = 0
+    for width, slot in sorted(((slot.count_missing(), slot) for slot in slots), key=itemgetter(0)):
+        tokens = (len(batch) + 1) * width if padded else tokens + width
+        if batch and tokens > budget:
+            yield batch
+            batch, tokens = [], width
+        batch.append(slot)
+    yield batch
 
 
 def _opening(ids: Sequence[int]) -> tuple[int, ...]:
-    """What two conversations must have in common for one to lend to the other."""
-    return tuple(ids[:_LEAST_LOAN])
+    """The ids that two conversations must share for a copy to pay."""
+    return tuple(ids[:_SHORTEST_COPY])
 
 
-def _goes_on(slot: Slot) -> bool:
-    """Whether a slot holds half of what it wants or more: a conversation that goes on, which need not borrow."""
-    return len(slot.held) >= slot.count_missing()
+def _continues(slot: Slot) -> bool:
+    """Whether at least half of the needed ids are cached: a conversation that continues, with no need to copy."""
+    return len(slot.cached_ids) >= slot.count_missing()
 
 
-def _borrow(slot: Slot, wanted: Sequence[int], offers: Mapping[Slot, list[int]]) -> Loan | None:
-    """The longest start of what a slot wants that it can have from others, if any has enough more than itself."""
-    loan, length = None, len(slot.held)
-    for donor, offered in offers.items():
-        goal = length + _LEAST_LOAN
-        if goal >= len(wanted):
+def _find_copy(slot: Slot, needed: Sequence[int], prefixes: Mapping[Slot, list[int]]) -> PrefixCopy | None:
+    """The longest prefix of the needed ids that another slot has, if it is enough longer than the slot's own."""
+    copy, length = None, len(slot.cached_ids)
+    for donor, ids in prefixes.items():
+        goal = length + _SHORTEST_COPY
+        if goal >= len(needed):
             break
-        if len(offered) >= goal and offered[goal - 1] == wanted[goal - 1]:
-            shared = min(shared_prefix(offered, wanted), len(wanted) - 1)
+        if len(ids) >= goal and ids[goal - 1] == needed[goal - 1]:
+            shared = min(shared_prefix(ids, needed), len(needed) - 1)
             if shared >= goal:
-                loan, length = Loan(slot=slot, donor=donor, length=shared), shared
-    return loan
+                copy, length = PrefixCopy(slot=slot, donor=donor, length=shared), shared
+    return copy
 
 
-def shared_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
+def shared_prefix(cached: Sequence[int], prompt: Sequence[int]) -> int:
     """How many ids two sequences share from the start: `shared_prefix([5, 6, 7], [5, 6, 9, 1]) == 2`."""
-    same, length = 0, min(len(held), len(prompt))
-    if held == prompt[:length]:
-        return length  # a conversation that goes on
-    # Slices compare at the speed of C: halving the stretch in doubt beats a loop over ids.
+    same, length = 0, min(len(cached), len(prompt))
+    if cached == prompt[:length]:
+        return length  # a conversation that continues
+    # Slices compare at the speed of C: bisecting beats a loop over ids.
     while same < length:
         middle = (same + length + 1) // 2
-        if held[same:middle] == prompt[same:middle]:
+        if cached[same:middle] == prompt[same:middle]:
             same = middle
         else:
             length = middle - 1

@@ -1,6 +1,6 @@
-"""What the local engine asks of a model: how long a context, which forward, and its weights.
+"""The local engine's view of a model: its context limit, the module to sample from, and its weights.
 
-Invariant: `copy_weights` leaves the model wholly as it was or wholly as given; a weight is never forgotten.
+Invariant: `copy_weights` checks every name and shape before it writes, so a rejected load changes nothing.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def resolve_context_limit(model: PreTrainedModel, asked: int | None) -> int:
 
 
 def sampled_model(model: PreTrainedModel) -> PreTrainedModel:
-    """The model whose forward takes our cache and masks: for a LoRA wrapper, what it wraps, adapters and all."""
+    """The model whose forward takes our cache and masks: for a LoRA wrapper, the base model with its adapters."""
     if not hasattr(model, "get_base_model"):
         return model
     if model.active_peft_config.is_prompt_learning:
@@ -32,7 +32,7 @@ def sampled_model(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Puts weights into the model; a tensor that is the model's own already costs nothing."""
+    """Copies weights into the model, skipping tensors that are the model's own already."""
     own: dict[str, torch.Tensor] = model.state_dict()
     if unknown := sorted(weights.keys() - own.keys()):
         raise ModelError(f"the model has no weight '{unknown[0]}' ({len(unknown)} unknown names)")

@@ -7,27 +7,19 @@ was sampled and learnt, so a resumed run's equal those of the run that was never
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Protocol
 
-from turnwise.engines.local.engine import Counters
+from turnwise.engines.base import Engine
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.types import Group, StopReason, Trajectory
 
 
-class Counting(Protocol):
-    """An engine that counts what it does."""
-
-    @property
-    def counters(self) -> Counters: ...
-
-
 class Books:
-    """One run's ledger, and the engine whose counters say what of its time was padding or idle."""
+    """One run's ledger, and the engine whose statistics tell what of its time was padding or idle."""
 
-    def __init__(self, ledger: Ledger, engine: Counting) -> None:
+    def __init__(self, ledger: Ledger, engine: Engine) -> None:
         self._ledger, self._engine = ledger, engine
-        self._counted = engine.counters
+        self._seen = engine.stats
 
     def close(self) -> dict[str, float]:
         """What was spent since the last record, as metrics: `{"ledger/prefill_seconds": .8, ...}`."""
@@ -44,14 +36,13 @@ class Books:
         return self._close(padding=update.metrics.get("batch/padding_share", 0.0))
 
     def _close(self, *, padding: float) -> dict[str, float]:
-        before, now = self._counted, self._engine.counters
-        self._counted = now
-        read, padded = now.prefill_tokens - before.prefill_tokens, now.prefill_padding - before.prefill_padding
-        idle, lanes = now.idle_lanes - before.idle_lanes, now.lane_steps - before.lane_steps
-        if read or lanes:
-            reused = now.reused_tokens - before.reused_tokens
-            self._ledger.count(prompt_computed=read, prompt_reused=reused, prompt_padding=padded)
-        entry = self._ledger.close_step().set_apart(_share(idle, lanes), of="decode", into="tail_idle")
+        stats = self._engine.stats
+        work, self._seen = stats.since(self._seen), stats
+        read, padded = work.prefill_tokens, work.prefill_padding
+        if read or work.slot_steps:
+            self._ledger.count(prompt_computed=read, prompt_reused=work.reused_tokens, prompt_padding=padded)
+        idle = _share(work.idle_slot_steps, work.slot_steps)
+        entry = self._ledger.close_step().set_apart(idle, of="decode", into="tail_idle")
         for account, share in (("prefill", _share(padded, read + padded)), ("logprobs", padding), ("update", padding)):
             entry = entry.set_apart(share, of=account, into="padding")
         return entry.metrics()

@@ -1,1 +1,1 @@
-"""Triton kernels for what lies between matrix products; imported only where Triton and a GPU are."""
+"""Triton kernels for the operations between matrix products; imported only where Triton and a GPU are present."""

@@ -1,6 +1,6 @@
-"""Kernels over tokens: a residual added and normed, a gate, and tokens put in their place in the cache.
+"""Kernels over tokens: residual add with RMSNorm, gated activation, and rotary embedding with the store to the cache.
 
-Shapes: N tokens, E width of the stream, I width of the MLP, H key/value heads, D head size, C capacity.
+Shapes: N tokens, E hidden size, I width of the MLP, H key/value heads, D head size, C capacity.
 """
 
 import triton
@@ -8,8 +8,8 @@ import triton.language as tl
 
 
 @triton.jit
-def add_and_norm(
-    stream,  # [N, E], added to in place
+def add_rms_norm(
+    residual,  # [N, E], added to in place
     update,  # [N, E]
     weight,  # [E]
     out,  # [N, E]
@@ -19,15 +19,15 @@ def add_and_norm(
     HAS_UPDATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a token: stream += update; out = stream / rms(stream) · (weight + offset)."""
+    """One program a token: residual += update; out = residual / rms(residual) · (weight + offset)."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
-    x = tl.load(stream + token * width + column, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(residual + token * width + column, mask=inside, other=0.0).to(tl.float32)
     if HAS_UPDATE:
         x += tl.load(update + token * width + column, mask=inside, other=0.0).to(tl.float32)
-        rounded = x.to(stream.dtype.element_ty)
-        tl.store(stream + token * width + column, rounded, mask=inside)
+        rounded = x.to(residual.dtype.element_ty)
+        tl.store(residual + token * width + column, rounded, mask=inside)
         x = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + offset
@@ -35,7 +35,7 @@ def add_and_norm(
 
 
 @triton.jit
-def gate_values(
+def gated_activation(
     gate,  # [N, I]
     up,  # [N, I]
     out,  # [N, I]
@@ -60,22 +60,22 @@ def gate_values(
 
 
 @triton.jit
-def turn_heads(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: tl.constexpr, SIZE: tl.constexpr):
-    """Heads [Q, D] at `x + at`, normed and turned by the angles of a position, which begin at `there`.
+def apply_rope(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: tl.constexpr, SIZE: tl.constexpr):
+    """Heads [Q, D] at `x + at`, normed and rotated by the angles of a position, which begin at `there`.
 
-    Depths d and d + D/2 turn together, so each is loaded with its partner.
+    Depths d and d + D/2 rotate together, so each is loaded with its partner.
     """
     depth = tl.arange(0, kept.shape[1])[None, :]
     half = SIZE // 2
     low = depth < half
-    beside = tl.where(low, half, -half)
+    partner_offset = tl.where(low, half, -half)
     own = tl.load(x + at + depth, mask=kept, other=0.0).to(tl.float32)
-    partner = tl.load(x + at + depth + beside, mask=kept, other=0.0).to(tl.float32)
+    partner = tl.load(x + at + depth + partner_offset, mask=kept, other=0.0).to(tl.float32)
     if NORMED:
         scale = tl.rsqrt(tl.sum(own * own, axis=1) / SIZE + eps)[:, None]
         known = depth < SIZE
         own *= scale * (tl.load(weight + depth, mask=known, other=0.0).to(tl.float32) + offset)
-        partner *= scale * (tl.load(weight + depth + beside, mask=known, other=0.0).to(tl.float32) + offset)
+        partner *= scale * (tl.load(weight + depth + partner_offset, mask=known, other=0.0).to(tl.float32) + offset)
     angle = there + tl.where(low, depth, depth - half)
     cosine = tl.load(cosines + angle, mask=depth < SIZE, other=0.0)
     sine = tl.load(sines + angle, mask=depth < SIZE, other=0.0)
@@ -83,11 +83,11 @@ def turn_heads(x, at, weight, eps, offset, cosines, sines, there, kept, NORMED: 
 
 
 @triton.jit
-def place_tokens(
+def rope_and_store(
     query,  # [N, H·G, D], as the next two but for their heads and strides
     key,
     value,
-    turned,  # [N, H·G, D]
+    rotated,  # [N, H·G, D]
     keys,  # [S + 1, H, C, D]
     values,
     query_norm,  # [D]
@@ -110,7 +110,7 @@ def place_tokens(
     DEPTH: tl.constexpr,
     HEADS: tl.constexpr,
 ):
-    """One program for a token's queries, one for its keys, one for its values: norm, turn, store."""
+    """One program for a token's queries, one for its keys, one for its values: norm, rotate, store."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     position = tl.load(positions + token)
@@ -121,13 +121,13 @@ def place_tokens(
     if part == 0:
         kept = (head < query_heads) & (depth < SIZE)
         at = token * query_stride + head * SIZE
-        found = turn_heads(query, at, query_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
-        there = turned + (token * query_heads + head) * SIZE + depth
-        tl.store(there, found.to(turned.dtype.element_ty), mask=kept)
+        found = apply_rope(query, at, query_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
+        there = rotated + (token * query_heads + head) * SIZE + depth
+        tl.store(there, found.to(rotated.dtype.element_ty), mask=kept)
     elif part == 1:
         kept = (head < heads) & (depth < SIZE)
         at = token * key_stride + head * SIZE
-        found = turn_heads(key, at, key_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
+        found = apply_rope(key, at, key_norm, eps, offset, cosines, sines, angle, kept, NORMED, SIZE)
         tl.store(keys + here, found.to(keys.dtype.element_ty), mask=kept)
     else:
         kept = (head < heads) & (depth < SIZE)

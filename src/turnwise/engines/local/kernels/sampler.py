@@ -1,7 +1,7 @@
-"""Sampling in one kernel: `sampler.sample`, three readings of the logits and nothing of their size written.
+"""Sampling in one kernel: as `sampling.sample`, in three passes over the logits and with no tensor of their size.
 
 Invariant: as there, probabilities are integers of 40 bits, so a token of no weight is never hit; top-k and top-p,
-which must sort, are left to it. Shapes: B rows, V vocabulary.
+which must sort, are left to that function. Shapes: B rows, V vocabulary.
 """
 
 import torch
@@ -29,7 +29,7 @@ def sample_rows(
     rows, vocabulary = logits.shape
     token = torch.empty(rows, dtype=torch.long, device=logits.device)
     logprob = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    draw_tokens[(rows,)](
+    sample_kernel[(rows,)](
         logits,
         uniform,
         temperature,
@@ -45,7 +45,7 @@ def sample_rows(
 
 
 @triton.jit
-def draw_tokens(
+def sample_kernel(
     logits,  # [B, V]
     uniform,  # [B]
     temperature,  # [B]
@@ -58,42 +58,42 @@ def draw_tokens(
 ):
     """One program a row: the maximum, then the sums, then the token at which the sum reaches the draw."""
     row = tl.program_id(0).to(tl.int64)
-    heat = tl.load(temperature + row)
-    is_greedy = heat == 0.0
-    heat = tl.where(is_greedy, 1.0, heat)
+    scale = tl.load(temperature + row)
+    is_greedy = scale == 0.0
+    scale = tl.where(is_greedy, 1.0, scale)
     source = logits + row * row_stride
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     for start in range(0, vocabulary, BLOCK):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(source + column, mask=column < vocabulary, other=float("-inf")).to(tl.float32)
-        best = tl.maximum(best, x / heat)
+        best = tl.maximum(best, x / scale)
     top = tl.max(best, axis=0)
     mass = tl.zeros([BLOCK], tl.float32)
     weights = tl.zeros([BLOCK], tl.int64)
     for start in range(0, vocabulary, BLOCK):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(source + column, mask=column < vocabulary, other=float("-inf")).to(tl.float32)
-        scaled = x / heat - top
-        share = tl.exp(scaled)
-        mass += share
-        weights += tl.where(is_greedy, (scaled == 0.0).to(tl.int64), (share * WHOLE).to(tl.int64))
+        scaled = x / scale - top
+        probability = tl.exp(scaled)
+        mass += probability
+        weights += tl.where(is_greedy, (scaled == 0.0).to(tl.int64), (probability * WHOLE).to(tl.int64))
     whole = tl.sum(weights, axis=0)
     draw = tl.where(is_greedy, 0.0, tl.load(uniform + row))
     target = tl.minimum((draw * whole.to(tl.float64)).to(tl.int64), whole - 1)
-    passed = tl.zeros([], tl.int64)
+    cumulative = tl.zeros([], tl.int64)
     found = tl.zeros([], tl.int64)
     chosen = tl.full([], float("-inf"), tl.float32)
     for start in range(0, vocabulary, BLOCK):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(source + column, mask=column < vocabulary, other=float("-inf")).to(tl.float32)
-        scaled = x / heat - top
+        scaled = x / scale - top
         weight = tl.where(is_greedy, (scaled == 0.0).to(tl.int64), (tl.exp(scaled) * WHOLE).to(tl.int64))
         here = tl.sum(weight, axis=0)
-        if (passed <= target) & (target < passed + here):
-            before = passed + tl.cumsum(weight, axis=0)  # with the token itself
+        if (cumulative <= target) & (target < cumulative + here):
+            before = cumulative + tl.cumsum(weight, axis=0)  # with the token itself
             found = start + tl.sum((before <= target).to(tl.int64), axis=0)
             chosen = tl.max(tl.where(column == found, scaled, float("-inf")), axis=0)
-        passed += here
-    # Logits that are not finite leave nothing to find; their logprob, not a finite number either, tells the caller.
+        cumulative += here
+    # With logits that are not finite no token is found; the caller sees it by the logprob, which is not finite either.
     tl.store(token + row, tl.minimum(found, vocabulary - 1))
     tl.store(logprob + row, chosen - tl.log(tl.sum(mass, axis=0)))

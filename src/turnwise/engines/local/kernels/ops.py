@@ -1,6 +1,6 @@
-"""The steps of a lean forward as one kernel launch each; `plain.PlainSteps` says what each computes.
+"""The layer operations of the fused forward, one Triton launch each; `torch_ops.TorchOps` documents each.
 
-Invariant: sums are kept in float32 and rounded once, when a result is stored.
+Invariant: sums are in float32 and rounded once, when a result is stored.
 """
 
 from typing import NamedTuple
@@ -8,42 +8,42 @@ from typing import NamedTuple
 import torch
 import triton
 
-from turnwise.engines.local.architecture import Activation, Anatomy, Layer, Norm
-from turnwise.engines.local.cache import Decode, Prefill
-from turnwise.engines.local.kernels.attention import decode_lanes, merge_splits, read_cache_by_feeds
-from turnwise.engines.local.kernels.dense import add_and_norm, gate_values, place_tokens
+from turnwise.engines.local.architecture import Activation, Architecture, Layer, Norm
+from turnwise.engines.local.cache import DecodeInputs, PrefillInputs
+from turnwise.engines.local.kernels.attention import decode_attention, merge_splits, prefill_attention
+from turnwise.engines.local.kernels.dense import add_rms_norm, gated_activation, rope_and_store
 
 _PROGRAMS = 264
-"""Programs that fill a large GPU twice; with fewer, a lane's keys are split between several."""
+"""Programs that fill a large GPU twice; with fewer, a slot's keys are split between several."""
 _SPLIT_KEYS = 256
-"""A split reads at least so many keys."""
+"""The least keys of a split."""
 _QUERIES = 64
-"""Queries of a prefill that one program takes."""
+"""Queries of a prefill per program."""
 
 
-class KernelSteps:
-    """Norms, rotations, attention and gates of one model, on a GPU."""
+class TritonOps:
+    """Norms, rotary embeddings, attention and gated activations of one model, on a GPU."""
 
     replays_prefills = True
-    """A kernel reads where feeds begin and end on the device."""
+    """The kernels read the bounds of chunks on the device."""
 
-    def __init__(self, anatomy: Anatomy, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`positions` is the longest context; `dtype` is what matrix products are computed in."""
-        self._anatomy = anatomy
+    def __init__(self, architecture: Architecture, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+        """`positions` is the longest context; `dtype` is the type of matrix products."""
+        self._architecture = architecture
         self._dtype = dtype
-        half = anatomy.head_size // 2
-        # The two halves of a head turn by the same angles.
+        half = architecture.head_size // 2
+        # Both halves of a head rotate by the same angles.
         self._angles = {
             kind: (cosine[:, :half].contiguous(), sine[:, :half].contiguous())  # [C, D/2] each
-            for kind, (cosine, sine) in anatomy.angles(positions, device).items()
+            for kind, (cosine, sine) in architecture.angles(positions, device).items()
         }
 
-    def add_norm(self, stream: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor:
-        tokens, width = stream.shape
-        out = torch.empty_like(stream, dtype=self._dtype)
-        add_and_norm[(tokens,)](
-            stream,
-            stream if update is None else update,
+    def add_norm(self, residual: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+        tokens, width = residual.shape
+        out = torch.empty_like(residual, dtype=self._dtype)
+        add_rms_norm[(tokens,)](
+            residual,
+            residual if update is None else update,
             norm.weight,
             out,
             width,
@@ -56,14 +56,14 @@ class KernelSteps:
         return out
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
-        """Of [N, E]: used where a model norms what a layer gives back."""
+        """RMSNorm of [N, E], for models that norm the output of a layer."""
         return self.add_norm(x, None, norm).to(x.dtype)
 
     def gate(self, gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
         tokens, width = gate.shape
         out = gate.new_empty(tokens, width)
         block = 1024
-        gate_values[(tokens, triton.cdiv(width, block))](
+        gated_activation[(tokens, triton.cdiv(width, block))](
             gate, up, out, width, gate.stride(0), up.stride(0), GELU=activation == "gelu", BLOCK=block
         )
         return out
@@ -74,45 +74,45 @@ class KernelSteps:
         key: torch.Tensor,
         value: torch.Tensor,
         layer: Layer,
-        held: tuple[torch.Tensor, torch.Tensor],
-        aim: Decode | Prefill,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        inputs: DecodeInputs | PrefillInputs,
     ) -> torch.Tensor:
-        out = torch.empty(query.shape, dtype=held[0].dtype, device=query.device)  # [N, H·G, D]
-        if isinstance(aim, Decode):
-            self._decode(query, key, value, layer, held, aim, out)
+        out = torch.empty(query.shape, dtype=cache[0].dtype, device=query.device)  # [N, H·G, D]
+        if isinstance(inputs, DecodeInputs):
+            self._decode(query, key, value, layer, cache, inputs, out)
         else:
-            self._read_by_feeds(self._place(query, key, value, layer, held, aim), held, layer, aim, out)
+            self._prefill(self._rope_and_store(query, key, value, layer, cache, inputs), cache, layer, inputs, out)
         return out.view(len(query), -1)
 
-    def _place(
+    def _rope_and_store(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         layer: Layer,
-        held: tuple[torch.Tensor, torch.Tensor],
-        aim: Prefill,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        inputs: PrefillInputs,
     ) -> torch.Tensor:
-        """Norms and turns queries and keys, stores keys and values, and gives the queries, contiguous."""
-        keys, values = held
+        """Norms and rotates queries and keys, stores keys and values, and returns the queries, contiguous."""
+        keys, values = cache
         tokens, query_heads, size = query.shape
         heads = key.shape[1]
-        turned = torch.empty((tokens, query_heads, size), dtype=keys.dtype, device=query.device)
+        rotated = torch.empty((tokens, query_heads, size), dtype=keys.dtype, device=query.device)
         cosine, sine = self._angles[layer.kind]
         norms = _Norms.of(layer, query)
-        place_tokens[(tokens, 3)](
+        rope_and_store[(tokens, 3)](
             query,
             key,
             value,
-            turned,
+            rotated,
             keys,
             values,
             norms.query,
             norms.key,
             cosine,
             sine,
-            aim.rows,
-            aim.positions,
+            inputs.rows,
+            inputs.positions,
             norms.eps,
             norms.offset,
             query_heads,
@@ -127,7 +127,7 @@ class KernelSteps:
             DEPTH=_depth(size),
             HEADS=triton.next_power_of_2(query_heads),
         )
-        return turned
+        return rotated
 
     def _decode(
         self,
@@ -135,20 +135,20 @@ class KernelSteps:
         key: torch.Tensor,
         value: torch.Tensor,
         layer: Layer,
-        held: tuple[torch.Tensor, torch.Tensor],
-        aim: Decode,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        inputs: DecodeInputs,
         out: torch.Tensor,
     ) -> None:
-        keys, values = held
-        lanes, query_heads, size = query.shape
+        keys, values = cache
+        slots, query_heads, size = query.shape
         heads = keys.shape[1]
-        splits = _count_splits(lanes * heads, aim.length)
-        shape = (lanes, query_heads, splits)
+        splits = _count_splits(slots * heads, inputs.length)
+        shape = (slots, query_heads, splits)
         partial = torch.empty((*shape, size), dtype=torch.float32, device=query.device) if splits > 1 else out
         extent = torch.empty((*shape, 2), dtype=torch.float32, device=query.device) if splits > 1 else out
         cosine, sine = self._angles[layer.kind]
         norms = _Norms.of(layer, query)
-        decode_lanes[(lanes, heads, splits)](
+        decode_attention[(slots, heads, splits)](
             query,
             key,
             value,
@@ -158,27 +158,27 @@ class KernelSteps:
             norms.key,
             cosine,
             sine,
-            aim.rows,
-            aim.positions,
+            inputs.rows,
+            inputs.positions,
             out,
             partial,
             extent,
             norms.eps,
             norms.offset,
-            self._anatomy.scale,
-            self._anatomy.score_cap or 0.0,
+            self._architecture.scale,
+            self._architecture.score_cap or 0.0,
             layer.window or 0,
             query.stride(0),
             key.stride(0),
             value.stride(0),
             keys.stride(0),
             keys.stride(1),
-            triton.cdiv(aim.length, splits),
+            triton.cdiv(inputs.length, splits),
             query_heads // heads,
             query_heads,
             NORMED=norms.present,
             SPLITS=splits,
-            CAPPED=self._anatomy.score_cap is not None,
+            CAPPED=self._architecture.score_cap is not None,
             WINDOWED=layer.window is not None,
             PRECISION=_precision(keys.dtype),
             SIZE=size,
@@ -189,39 +189,39 @@ class KernelSteps:
             num_stages=2 if keys.dtype != torch.float32 else 1,
         )
         if splits > 1:
-            merge_splits[(lanes, query_heads)](
+            merge_splits[(slots, query_heads)](
                 partial, extent, out, query_heads, SPLITS=splits, SIZE=size, DEPTH=_depth(size)
             )
 
-    def _read_by_feeds(
+    def _prefill(
         self,
         query: torch.Tensor,
-        held: tuple[torch.Tensor, torch.Tensor],
+        cache: tuple[torch.Tensor, torch.Tensor],
         layer: Layer,
-        aim: Prefill,
+        inputs: PrefillInputs,
         out: torch.Tensor,
     ) -> None:
-        keys, values = held
+        keys, values = cache
         _, query_heads, size = query.shape
         heads = keys.shape[1]
         wide = keys.dtype == torch.float32 or size > 128
         queries = 32 if wide else _QUERIES
-        read_cache_by_feeds[(triton.cdiv(aim.width, queries), len(aim.lanes), query_heads)](
+        prefill_attention[(triton.cdiv(inputs.width, queries), len(inputs.slots), query_heads)](
             query,
             keys,
             values,
-            aim.positions,
-            aim.starts,
-            aim.lanes,
+            inputs.positions,
+            inputs.starts,
+            inputs.slots,
             out,
-            self._anatomy.scale,
-            self._anatomy.score_cap or 0.0,
+            self._architecture.scale,
+            self._architecture.score_cap or 0.0,
             layer.window or 0,
             keys.stride(0),
             keys.stride(1),
             query_heads // heads,
             query_heads,
-            CAPPED=self._anatomy.score_cap is not None,
+            CAPPED=self._architecture.score_cap is not None,
             WINDOWED=layer.window is not None,
             PRECISION=_precision(keys.dtype),
             SIZE=size,
@@ -234,10 +234,10 @@ class KernelSteps:
 
 
 class _Norms(NamedTuple):
-    """What queries and keys are normed by before they are turned, as kernels are told."""
+    """The norms of queries and keys as kernel arguments."""
 
     query: torch.Tensor
-    """[D] weights, as `key` is; any tensor where there is none, which is not read then."""
+    """[D] weights, as `key` is; an arbitrary tensor, never read, if the layer has none."""
     key: torch.Tensor
     eps: float
     offset: float
@@ -252,7 +252,7 @@ class _Norms(NamedTuple):
 
 
 def _count_splits(programs: int, length: int) -> int:
-    """How many programs share a lane's keys: a power of two, so that few shapes are compiled."""
+    """How many programs share a slot's keys: a power of two, so that few shapes are compiled."""
     splits = 1
     while programs * splits * 2 <= _PROGRAMS and length // (splits * 2) >= _SPLIT_KEYS:
         splits *= 2
@@ -264,5 +264,5 @@ def _depth(size: int) -> int:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Float32 is multiplied as such: the shorter tf32 would not agree with the learner."""
+    """Full precision for float32: tf32 would not agree with the learner."""
     return "ieee" if dtype == torch.float32 else "tf32"
