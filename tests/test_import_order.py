@@ -137,6 +137,21 @@ def test_no_module_needs_itself():
     assert done == set(MODULES)
 
 
+ENGINE_FACE = {f"turnwise.engines{name}" for name in ("", ".base", ".settings", ".factory", ".scripted")}
+"""What other rooms may import of engines: the protocol, its settings and values, the factory, and scripted replies."""
+
+
+def test_other_rooms_know_engines_by_their_protocol_alone():
+    found = [
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if not module.startswith("turnwise.engines")
+        for name in imports_of(parse(path))
+        if name.startswith("turnwise.engines") and name not in ENGINE_FACE
+    ]
+    assert found == []
+
+
 def test_nothing_prints_but_the_command_line():
     printing = [
         f"{name}:{node.lineno}"
@@ -153,6 +168,8 @@ def test_nothing_prints_but_the_command_line():
         "turnwise",
         "turnwise.envs",
         "turnwise.envs.encyclopedia.env",
+        "turnwise.engines",
+        "turnwise.compute.process",
         "turnwise.render.formats",
         "turnwise.tools.search.server",
     ],

@@ -17,6 +17,9 @@ __all__ = ["Env", "Message", "Step", "Task", "ToolEnv", "ToolResult", "reward", 
 def __getattr__(name: str) -> object:
     """`train` brings torch and transformers, so it is imported when it is first asked for."""
     if name == "train":
+        from turnwise.compute.process import configure_process
+
+        configure_process()  # before torch loads OpenMP
         from turnwise.api import train
 
         return train

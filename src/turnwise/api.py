@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from turnwise.compute.process import configure_process
 from turnwise.config import ALGORITHMS, Config, check_config
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
@@ -38,6 +39,7 @@ def train(
         display: Where progress is shown; the terminal by default.
         sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`.
     """
+    configure_process()
     if algorithm not in ALGORITHMS:
         raise ConfigError(
             f"algorithm: '{algorithm}' is unknown{suggest(algorithm, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}"

@@ -191,7 +191,7 @@ def test_an_attention_that_gives_other_states_is_not_used(monkeypatch):
     assert choose_packing(model, CPU, asked=None) is Packing.BY_ROWS
     assert choose_packing(model, CPU, asked=True) is Packing.BY_ROWS
     assert choose_packing(model, CPU, asked=False) is Packing.PADDED
-    monkeypatch.setattr(attention, "_behind", lambda pieces, piece, head, prompt: pieces[piece])
+    monkeypatch.setattr(attention, "_keys_of", lambda pieces, piece, head, prompt: pieces[piece])
     assert not supports_varlen_attention(model, CPU), "shared prompts are not seen"
 
 

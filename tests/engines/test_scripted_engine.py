@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from turnwise.engines import Sampling, ScriptedEngine
+from turnwise.engines import Engine, EngineStats, Sampling, ScriptedEngine
 from turnwise.errors import ModelError
 from turnwise.types import Finish
 
@@ -51,3 +51,9 @@ def test_completions_carry_the_loaded_version():
     engine = ScriptedEngine(lambda session, prompt: "1", encode)
     asyncio.run(engine.load({}, version=4))
     assert ask(engine, [5]).version == 4
+
+
+def test_a_script_is_an_engine_without_work_to_count():
+    engine: Engine = ScriptedEngine(lambda session, prompt: "1", encode)
+    ask(engine, [5])
+    assert engine.stats == EngineStats()
