@@ -232,7 +232,7 @@ def _in_halves(device, *, compile):
     return update_of(learner, groups)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="packed rows are in one graph with a GPU's attention alone")
+@pytest.mark.gpu  # only there is attention over packed rows part of one graph
 def test_whole_backbones_on_a_gpu_give_the_same_gradients(monkeypatch):
     monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
     expected, _ = _in_halves("cuda", compile=False)

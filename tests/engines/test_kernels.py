@@ -1,6 +1,4 @@
-"""The Triton kernels against plain torch: on a GPU, or anywhere with Triton and TRITON_INTERPRET=1 set."""
-
-import os
+"""The Triton kernels against torch: on a GPU, or through Triton's interpreter (see conftest.py)."""
 
 import pytest
 import torch
@@ -13,68 +11,94 @@ from turnwise.engines.local.fused import FusedForward
 from turnwise.engines.local.sampling import sample
 from turnwise.engines.local.torch_ops import TorchOps
 
-pytest.importorskip("triton", reason="no Triton here")
-if not torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET"):
-    pytest.skip("kernels need a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+pytest.importorskip("triton", reason="Triton is for Linux")
 
 from turnwise.engines.local.kernels import ops as triton_ops  # needs Triton
 from turnwise.engines.local.kernels.sampler import sample_rows
 
+pytestmark = pytest.mark.slow  # where they run through the interpreter
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SLOTS, CAPACITY = 4, 128
 
 
-def logits_by(make_ops, kind: str) -> torch.Tensor:
-    """Three uneven chunks into four slots, then fourteen tokens in each but the last, which rests."""
-    model = make_model(kind)
-    architecture = read_architecture(model, read_windows(model))
-    cache = KVCache(slots=4, dtype=None)
-    cache.reserve(64)
-    forward = FusedForward(
-        architecture, cache, make_ops(architecture, positions=160, dtype=torch.float32, device=DEVICE), dtype=None
-    )
-    source = torch.Generator().manual_seed(1)
-    widths, slots = [7, 3, 12], torch.tensor([2, 0, 1], device=DEVICE)
-    chunk = torch.tensor([index for index, width in enumerate(widths) for _ in range(width)], device=DEVICE)
-    column = torch.tensor([place for width in widths for place in range(width)], device=DEVICE)
-    ids = torch.randint(0, VOCABULARY, (sum(widths),), generator=source).to(DEVICE)
-    starts = torch.tensor([0, 7, 10, 22], device=DEVICE)
-    position = torch.tensor([3, 12, 7, 0], device=DEVICE)
-    rows = torch.tensor([0, 1, 2, cache.spare], device=DEVICE)
-    with torch.inference_mode():
-        found = [
-            forward.prefill(
-                PrefillInputs(
-                    ids=ids,
-                    positions=column,
-                    rows=slots[chunk],
-                    chunk=chunk,
-                    column=column,
-                    starts=starts,
-                    slots=slots,
-                    width=12,
-                    length=32,
-                )
-            )
-        ]
-        for step in range(14):
-            token = torch.randint(0, VOCABULARY, (4,), generator=source).to(DEVICE)
-            grown = position + step * (rows < cache.spare)
-            found.append(forward.decode(DecodeInputs(ids=token, positions=grown, rows=rows, length=64))[:3])
-    return torch.cat(found)
+class Session:
+    """A forward over a cache of four slots, fed with the same random tokens whatever ops it runs on."""
+
+    def __init__(self, make_ops, kind: str) -> None:
+        model = make_model(kind)
+        architecture = read_architecture(model, read_windows(model))
+        self.cache = KVCache(slots=SLOTS, dtype=None)
+        self.cache.reserve(CAPACITY)
+        ops = make_ops(architecture, positions=160, dtype=torch.float32, device=DEVICE)
+        self.forward = FusedForward(architecture, self.cache, ops, dtype=None)
+        self.source = torch.Generator().manual_seed(1)
+
+    def prefill(self, slots: list[int], starts: list[int], widths: list[int]) -> torch.Tensor:
+        """Logits [M, V] after uneven chunks, each from its own start."""
+        chunk = torch.tensor([index for index, width in enumerate(widths) for _ in range(width)], device=DEVICE)
+        column = torch.tensor([place for width in widths for place in range(width)], device=DEVICE)
+        slot, start = torch.tensor(slots, device=DEVICE), torch.tensor(starts, device=DEVICE)
+        inputs = PrefillInputs(
+            ids=self._draw(sum(widths)),
+            positions=start[chunk] + column,
+            rows=slot[chunk],
+            chunk=chunk,
+            column=column,
+            starts=torch.tensor([0, *widths], device=DEVICE).cumsum(0),
+            slots=slot,
+            width=max(widths),
+            length=CAPACITY,
+        )
+        with torch.inference_mode():
+            return self.forward.prefill(inputs).cpu()
+
+    def decode(self, positions: list[int]) -> torch.Tensor:
+        """Logits [3, V] after a token in each slot but the last, which is idle."""
+        inputs = DecodeInputs(
+            ids=self._draw(SLOTS),
+            positions=torch.tensor([*positions, 0], device=DEVICE),
+            rows=torch.tensor([0, 1, 2, self.cache.spare], device=DEVICE),
+            length=CAPACITY,
+        )
+        with torch.inference_mode():
+            return self.forward.decode(inputs)[:3].cpu()
+
+    def _draw(self, count: int) -> torch.Tensor:
+        return torch.randint(0, VOCABULARY, (count,), generator=self.source).to(DEVICE)
+
+
+def assert_agree(kind: str, play) -> None:
+    found, expected = (play(Session(make_ops, kind)) for make_ops in (triton_ops.TritonOps, TorchOps))
+    assert torch.cat(found) == pytest.approx(torch.cat(expected), rel=1e-3, abs=1e-3)
+
+
+def play_short(session: Session) -> list[torch.Tensor]:
+    """Uneven chunks, then decode steps within a sliding window of nine keys and past it."""
+    prefill = session.prefill(slots=[2, 0, 1], starts=[0, 0, 0], widths=[5, 2, 9])
+    return [prefill, *(session.decode([2 + step, 9 + step, 5 + step]) for step in (0, 7))]
+
+
+def play_long(session: Session) -> list[torch.Tensor]:
+    """Several blocks of queries and of keys. Positions skip some: keys never written are zeros for all ops."""
+    prefill = session.prefill(slots=[1, 0], starts=[19, 10], widths=[34, 2])
+    return [prefill, session.decode([12, 53, 3]), session.decode([72, 113, 63])]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_steps_agree_with_plain_torch(kind):
-    assert logits_by(triton_ops.TritonOps, kind).cpu() == pytest.approx(
-        logits_by(TorchOps, kind).cpu(), rel=1e-3, abs=1e-3
-    )
+def test_kernels_agree_with_torch(kind):
+    assert_agree(kind, play_short)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2, capped, half sliding"])
+def test_blocks_of_keys_and_queries_add_up(kind):
+    assert_agree(kind, play_long)
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral, sliding"])
 def test_keys_that_several_programs_share_add_up(kind, monkeypatch):
-    expected = logits_by(triton_ops.TritonOps, kind)
-    monkeypatch.setattr(triton_ops, "_SPLIT_KEYS", 8)
-    assert logits_by(triton_ops.TritonOps, kind).cpu() == pytest.approx(expected.cpu(), rel=1e-3, abs=1e-3)
+    monkeypatch.setattr(triton_ops, "_SPLIT_KEYS", 32)
+    assert triton_ops._count_splits(SLOTS * 2, CAPACITY) == 4
+    assert_agree(kind, lambda session: [*play_short(session), session.decode([40, 70, 127])])
 
 
 def test_tokens_are_drawn_as_plain_torch_draws_them():

@@ -263,7 +263,7 @@ def test_prompt_tuning_is_refused():
         engine_of(peft.get_peft_model(make_model(), config))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision is for GPUs; many CPUs lack its instructions")
+@pytest.mark.gpu  # half precision is for GPUs; many CPUs lack its instructions
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_autocast_samples_in_half_precision_from_the_same_weights(kind):
     model = make_model(kind)

@@ -134,7 +134,7 @@ def test_random_numbers_go_on_where_they_stopped(tmp_path: Path):
     restore_rng(outside)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_random_numbers_on_cuda_go_on_where_they_stopped(tmp_path: Path):
     save_state(tmp_path / "rng.pt", {"rng": capture_rng()})
     expected = torch.rand(4, device="cuda").tolist()
