@@ -1,4 +1,4 @@
-"""Many episodes at once: groups of one task each, all running side by side, whoever the agent is.
+"""Many episodes at once: groups of one task each, all running side by side, for any agent.
 
 Invariant: an episode's seed is derived from (seed, index of its task, member), so any one of them can be replayed
 alone; groups and members are in the order of the tasks, in whatever order they finish.
