@@ -24,7 +24,8 @@ from transformers import (
 )
 
 import turnwise
-from turnwise.models.small import CHAT_TEMPLATE, END, PAD, START, SmallSettings, train_tokenizer
+from turnwise.models.settings import SmallSettings
+from turnwise.models.small import CHAT_TEMPLATE, END, PAD, START, train_tokenizer
 from turnwise.types import Json
 
 VOCABULARY = 49_152

@@ -25,8 +25,7 @@ from turnwise.engines.settings import LocalEngineSettings
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError
 from turnwise.learner.learner import Learner
-from turnwise.learner.optimizer import OptimizerSettings
-from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.settings import LearnerSettings, OptimizerSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.render import ChatRender, RenderSettings
 from turnwise.rollout import Limits, run_groups

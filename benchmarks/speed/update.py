@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
-from turnwise.learner.optimizer import Optimizer, OptimizerSettings
-from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.settings import LearnerSettings, OptimizerSettings
 from turnwise.losses.policy import policy_loss
 from turnwise.losses.settings import LossSettings
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn

@@ -13,34 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from turnwise.errors import TurnwiseError
-from turnwise.settings import Settings
+from turnwise.learner.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 3
 """Steps in a row whose gradient may be broken before the run ends."""
-
-
-class OptimizerSettings(Settings):
-    """AdamW and its learning rate."""
-
-    lr: float = Field(default=1e-6, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after its warm-up, over the steps of the run."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises to `lr`."""
-    final_lr_share: float = Field(default=0.0, ge=0, le=1)
-    """The share of `lr` at which the linear and cosine schedules end."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Acts on matrices alone, not on biases and norms."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """Longer gradients are shortened to this; None leaves them."""
 
 
 def learning_rate(settings: OptimizerSettings, step: int, total_steps: int) -> float:

@@ -1,9 +1,29 @@
-"""How a learner is set up: the `learner` section of a recipe."""
+"""How a learner is set up: the `learner` and `sft` sections of a recipe. No torch here: a recipe is checked before it is
+loaded."""
+
+from typing import Literal
 
 from pydantic import Field
 
-from turnwise.learner.optimizer import OptimizerSettings
 from turnwise.settings import Settings
+
+
+class OptimizerSettings(Settings):
+    """AdamW and its learning rate."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate, after its warm-up, over the steps of the run."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to `lr`."""
+    final_lr_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of `lr` at which the `linear` and `cosine` schedules end."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Acts on matrices alone, not on biases and norms."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Gradient-clipping norm; null disables it."""
 
 
 class CriticSettings(Settings):
@@ -18,9 +38,9 @@ class LearnerSettings(Settings):
     """How a batch becomes optimizer steps."""
 
     epochs: int = Field(default=1, ge=1)
-    """How often each batch is gone through."""
+    """Passes over each batch."""
     minibatches: int = Field(default=1, ge=1)
-    """Into how many optimizer steps an epoch is split, by whole trajectories."""
+    """Optimizer steps per epoch; a mini-batch holds whole trajectories."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """The most tokens, padding included, that go through a model at once; it changes memory, never the gradient."""
     packing: bool | None = None
@@ -34,3 +54,21 @@ class LearnerSettings(Settings):
     """Layers are run again in the backward pass, in place of keeping what they computed: less memory, more time."""
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
+
+
+class SFTSettings(Settings):
+    """Supervised fine-tuning on demonstrations, before reinforcement learning."""
+
+    demonstrations: int = Field(default=1000, ge=1)
+    """How many episodes the environment's expert plays; read when `chats` is None."""
+    chats: str | None = None
+    """A JSONL file of chats to imitate in place of the expert: one `{"messages": [...], "tools": [...]}` a line."""
+    batch: int = Field(default=16, ge=1)
+    """Demonstrations per optimizer step."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the demonstrations."""
+    context_weight: float = Field(default=0.0, ge=0, le=1)
+    """What a token that the expert read weighs beside one it said; 0 masks it. For models that never saw text."""
+    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    """The most tokens, padding included, that go through the model at once."""
+    optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")

@@ -7,39 +7,19 @@ seen text learns to copy from what it reads much sooner when it also learns to e
 """
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import Passes
-from turnwise.learner.optimizer import Optimizer, OptimizerSettings
-from turnwise.settings import Settings
+from turnwise.learner.optimizer import Optimizer
 
 
 def sft_loss(model: nn.Module, micro: MicroBatch, weights: torch.Tensor) -> torch.Tensor:
     """The loss of a micro-batch's trained tokens, with `Batch.weights` [L] of its whole mini-batch."""
     logprob = score(model, micro, temperature=1.0, entropy=False).logprob  # [m]
     return -(weights[micro.token] * logprob).sum()
-
-
-class SFTSettings(Settings):
-    """What is imitated, and how."""
-
-    demonstrations: int = Field(default=1000, ge=1)
-    """How many episodes the environment's expert plays; read when `chats` is None."""
-    chats: str | None = None
-    """A JSONL file of chats to imitate in place of the expert: one `{"messages": [...], "tools": [...]}` a line."""
-    batch: int = Field(default=16, ge=1)
-    """Demonstrations per optimizer step."""
-    epochs: int = Field(default=1, ge=1)
-    """How often each demonstration is gone through."""
-    context_weight: float = Field(default=0.0, ge=0, le=1)
-    """What a token that the expert read weighs beside one it said; 0 masks it. For models that never saw text."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """The most tokens, padding included, that go through the model at once."""
-    optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
 
 
 def sft_step(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from turnwise.errors import ModelError
 from turnwise.models.lora import (
-    LoraSettings,
     add_lora,
     has_lora,
     load_adapter,
@@ -28,13 +27,12 @@ from turnwise.models.lora import (
     require_peft,
     save_adapter,
 )
-from turnwise.models.small import SmallSettings, build_small, train_tokenizer
-from turnwise.settings import Settings
+from turnwise.models.settings import SMALL, ModelSettings
+from turnwise.models.small import build_small, train_tokenizer
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-SMALL = "small"
 ADAPTER_FOLDER = "adapter"
 _BROKEN_SOURCE = (
     OSError,
@@ -46,25 +44,6 @@ _BROKEN_SOURCE = (
     TypeError,
     SafetensorError,
 )
-
-
-class ModelSettings(Settings):
-    """Which model is trained."""
-
-    name: str = SMALL
-    """`small` for the built-in transformer, a Hugging Face id, a folder, or the path of a .gguf file."""
-    small: SmallSettings = SmallSettings()
-    """The shape of the built-in transformer; read when `name` is `small`."""
-    lora: LoraSettings | None = None
-    """Train adapters of this kind and leave the weights as they are; None trains all weights."""
-    tokenizer: str | None = None
-    """The id or folder of another tokenizer than the model's own."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the weights are held in; adapters are float32 either way."""
-    autocast: bool = False
-    """Multiply matrices in bfloat16, in sampling and in training alike, while the weights stay in `dtype`."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes the GPU where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

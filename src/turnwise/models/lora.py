@@ -6,33 +6,20 @@ and subtracting in place. The policy without its adapter (a KL reference) is `wi
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
-from pydantic import Field
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from turnwise.errors import ModelError
+from turnwise.models.settings import LoraSettings
 from turnwise.seeds import derive_seed
-from turnwise.settings import Settings
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
-
-
-class LoraSettings(Settings):
-    """Train low-rank adapters in place of the weights."""
-
-    rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
-    """The adapter's output is scaled by alpha / rank."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Above 0, the trained policy differs from the one that sampled by the dropout's noise."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Which linear layers are adapted, by the end of their names: `[q_proj, v_proj]`."""
 
 
 def require_peft() -> None:

@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 import torch
-from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from turnwise.models.induction import plant_induction
+from turnwise.models.settings import FEWEST_TOKENS, SmallSettings
 from turnwise.seeds import derive_seed
-from turnwise.settings import Settings
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (PAD, START, END)
@@ -31,7 +30,8 @@ TAGS = (
 )
 """One token each, yet ordinary text: a decoder that skips special tokens still shows them."""
 
-_BYTES = 256
+assert FEWEST_TOKENS == 256 + len(SPECIAL) + len(TAGS), "the settings know how many tokens are always there"
+
 _MARKERS = re.compile("|".join(map(re.escape, (*SPECIAL, *TAGS))))
 
 # A piece is the most that one token can hold: a word or number with the space before it, or a run of JSON
@@ -73,41 +73,6 @@ CHAT_TEMPLATE = r"""
     {{- '<|im_start|>assistant\n' -}}
 {%- endif -%}
 """.strip()
-
-
-class SmallSettings(Settings):
-    """The shape of the built-in transformer: the defaults come to a million parameters."""
-
-    layers: int = Field(default=4, ge=1)
-    width: int = Field(default=128, ge=8)
-    """The size of the residual stream; a multiple of `heads`."""
-    heads: int = Field(default=4, ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
-    """Heads of keys and values, which query heads share; None: as many as `heads`."""
-    ffn: int | None = Field(default=None, ge=1)
-    """The inner size of the gated MLP; None: 8/3 of the width, rounded up to a multiple of 32."""
-    positions: int = Field(default=512, ge=8)
-    """The most tokens one conversation can hold."""
-    vocabulary: int = Field(default=1024, ge=_BYTES + len(SPECIAL) + len(TAGS))
-    """The most tokens the tokenizer may have: 256 bytes, 11 markers, and what it learns from the texts."""
-    induction: bool = True
-    """Begin with heads that copy what followed last time, as any pretrained model has; needs two layers or more."""
-    induction_heads: int | None = Field(default=None, ge=1)
-    """How many heads of the first two layers do, at most half; None: a quarter of them."""
-
-    @model_validator(mode="after")
-    def _divides(self) -> "SmallSettings":
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width {self.width} must be a multiple of 2 × heads, that is of {2 * self.heads}")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
-        if self.induction and (self.layers < 2 or self.heads < 2 or self.kv_heads not in (None, self.heads)):
-            raise ValueError(
-                "induction needs 2 layers, 2 heads and kv_heads null: change these or set induction: false"
-            )
-        if self.induction_heads is not None and 2 * self.induction_heads > self.heads:
-            raise ValueError(f"induction_heads: {self.induction_heads} is more than half of {self.heads} heads")
-        return self
 
 
 def train_tokenizer(texts: Iterable[str], settings: SmallSettings) -> PreTrainedTokenizerFast:

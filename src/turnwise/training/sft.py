@@ -16,7 +16,8 @@ from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.optimizer import Optimizer
-from turnwise.learner.sft import SFTSettings, sft_step
+from turnwise.learner.settings import SFTSettings
+from turnwise.learner.sft import sft_step
 from turnwise.render.base import Render
 from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.seeds import derive_seed
