@@ -21,6 +21,7 @@ LAYERS = (
     "http",
     "recipes",
     "tools",
+    "plugins",
     "rewards",
     "envs",
     "render",

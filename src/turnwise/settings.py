@@ -272,6 +272,13 @@ def _expected(message: str) -> str:
     return _WORDS.get(said, f"a value {said}" if said.startswith(("greater", "less", "a multiple")) else said)
 
 
+def explain_value(key: str, error: ValidationError) -> str:
+    """One line for a value that is not what its annotation says: `env.args.size: expected an integer, got "4"`."""
+    details = error.errors(include_url=False)
+    expected = " or ".join(dict.fromkeys(_expected(detail["msg"]) for detail in details))
+    return f"{key}: expected {expected}, got {show_value(details[0]['input'])}"
+
+
 def show_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,5 +1,4 @@
-"""How a learner is set up: the `learner` and `sft` sections of a recipe. No torch here: a recipe is checked before it is
-loaded."""
+"""How a learner is set up: the `learner` and `sft` sections of a recipe. No torch: a recipe is checked before it loads."""
 
 from typing import Literal
 

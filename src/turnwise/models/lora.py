@@ -6,7 +6,7 @@ and subtracting in place. The policy without its adapter (a KL reference) is `wi
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""Which model is trained: the `model` section of a recipe. No torch here: a recipe is checked before it is loaded."""
+"""Which model is trained: the `model` section of a recipe. No torch: a recipe is checked before it loads."""
 
 from typing import Literal
 

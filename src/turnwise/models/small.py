@@ -30,7 +30,7 @@ TAGS = (
 )
 """One token each, yet ordinary text: a decoder that skips special tokens still shows them."""
 
-assert FEWEST_TOKENS == 256 + len(SPECIAL) + len(TAGS), "the settings know how many tokens are always there"
+assert 256 + len(SPECIAL) + len(TAGS) == FEWEST_TOKENS, "the settings know how many tokens are always there"
 
 _MARKERS = re.compile("|".join(map(re.escape, (*SPECIAL, *TAGS))))
 
