@@ -14,13 +14,12 @@ from benchmarks.harness.jobs import Figures, Job, Place
 from benchmarks.harness.report import Report
 from benchmarks.harness.training import training_job
 from turnwise.config import Config, load_config
-from turnwise.credit.estimate import Estimator
 from turnwise.oracle import WORLDS, measure
 from turnwise.types import Json
 
 RECIPE = "credit-frozen-lake"
 QUICK = ("steps=8", "evaluate.tasks=128", "evaluate.every=4")
-LEARNERS: Mapping[Estimator, tuple[str, ...]] = {
+LEARNERS: Mapping[str, tuple[str, ...]] = {
     "gae": ("credit.lam=0.95",),
     "turn-gae": ("credit.turn_lam=0.95",),
     "bilevel-gae": ("credit.lam=0.95", "credit.turn_lam=0.95"),
@@ -86,12 +85,12 @@ def _cold_start(scope: Scope, seed: int) -> Job:
     return training_job(f"cold-start/seed-{seed}", config)
 
 
-def _learning(estimator: Estimator, scope: Scope, seed: int, cold: Job) -> Job:
+def _learning(estimator: str, scope: Scope, seed: int, cold: Job) -> Job:
     config = _config(scope, seed, f"credit.estimator={estimator}", *_overrides(estimator, _config(scope, seed)))
     return training_job(f"learning/{estimator}/seed-{seed}", config, after=cold)
 
 
-def _overrides(estimator: Estimator, config: Config) -> list[str]:
+def _overrides(estimator: str, config: Config) -> list[str]:
     episode_tokens = config.rollout.max_turns * config.rollout.turn_tokens
     return [override.format(episode_tokens=episode_tokens) for override in LEARNERS[estimator]]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self, cast, get_args
 
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.oracle.moments import CriticKind
 from turnwise.settings import parse_settings
 from turnwise.types import Json

@@ -16,7 +16,7 @@ import torch
 from benchmarks.speed.episodes import Shape, play
 from benchmarks.speed.models import make_model, vocabulary_of
 from benchmarks.speed.turns import read_shape
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.engines.settings import LocalEngineSettings
 from turnwise.learner.learner import Learner

@@ -19,7 +19,7 @@ from benchmarks.harness.machine import describe_machine
 from benchmarks.speed.episodes import Shape
 from benchmarks.speed.models import TINY, make_model
 from turnwise.agents import PolicyAgent
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.engines.settings import LocalEngineSettings
 from turnwise.envs.tool_env import ToolEnv

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import Optimizer

@@ -1,27 +1,26 @@
-"""A whole experiment in one value: the rooms' settings put together.
+"""A whole experiment in one value: the rooms' settings put together. No torch: a recipe's mistake is found at once.
 
-Invariant: a recipe with a key nobody reads does not parse, and the config written into a run parses back to itself.
+Invariant: unknown keys are errors with a suggestion, and so are settings that the chosen algorithm never reads; the
+config written into a run parses back to itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, RunError
-from turnwise.evaluation import EvaluateSettings
-from turnwise.learner.settings import LearnerSettings
-from turnwise.learner.sft import SFTSettings
+from turnwise.evaluation.settings import EvaluateSettings
+from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.losses.settings import LossSettings
-from turnwise.models.loading import ModelSettings
+from turnwise.models.settings import ModelSettings
 from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
-from turnwise.runs import Checkpoints, RunDirectory
-from turnwise.settings import Settings, parse_settings
+from turnwise.settings import KeyPath, Settings, parse_settings, rank_values
 from turnwise.stability import Regime, StabilitySettings
 
 
@@ -31,7 +30,7 @@ class CheckpointSettings(Settings):
     every: int = Field(default=10, ge=1)
     """Save after every so many training steps, and always after the cold start and the last step."""
     keep: int = Field(default=2, ge=1)
-    """How many of the newest checkpoints are kept."""
+    """The newest checkpoints that are kept."""
 
 
 class Config(Settings):
@@ -91,7 +90,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A recipe with overrides: `load_config("encyclopedia-grpo", ["steps=20", "loss.kl_coef=0.01"])`."""
-    return check_config(parse_settings(Config, read_recipe(path), overrides=overrides, source=str(path)))
+    recipe = read_recipe(path)
+    config = check_config(parse_settings(Config, recipe, overrides=overrides, source=str(path)))
+    check_read(config, rank_values(recipe, overrides))
+    return config
 
 
 def check_config(config: Config) -> Config:
@@ -135,8 +137,69 @@ def _check_serving(config: Config) -> None:
             raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={serves}: change either")
 
 
+def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:
+    """Refuses a setting that was given and that the chosen algorithm never reads.
+
+    `ranks` are those of `rank_values`: what an extended recipe set for the algorithm that its extension replaces is no
+    mistake. Without them, every setting that was given counts.
+    """
+    for key, choosers in _find_unread(config) if config.steps else ():
+        given, chosen = _is_given(config, key), -1
+        if ranks is not None:
+            chosen = max(_rank(chooser, ranks) for chooser in choosers)
+            given = given and _rank(key, ranks) >= max(chosen, 0)
+        if given:
+            value: object = config
+            for part in choosers[0]:
+                value = getattr(value, part)
+            name, chooser = ".".join(key), ".".join(choosers[0])
+            raise ConfigError(f"{name}: never read while {chooser} is {value}: remove it, or change {chooser}")
+
+
+def _find_unread(config: Config) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
+    """Settings that nothing reads, each with those that decide it. Credit and loss are read under StarPO-S, too."""
+    in_play = [config.regime]
+    if config.stability.mode in ("auto", "always"):
+        in_play.append(config.stability.remedy.over(config.regime))
+    mode = ("stability", "mode")
+    for key, chooser in _walk_unread(config, ()):
+        section, name = key[0], key[1]
+        if section not in ("credit", "loss"):
+            yield key, (chooser,)
+        elif all(name in getattr(settings, section).unread() for settings in in_play):
+            yield key, (chooser, mode)
+    if not any(settings.credit.needs_critic for settings in in_play):
+        for key in (("learner", "critic"), ("loss", "value_clip")):
+            yield key, (("credit", "estimator"), mode)
+
+
+def _walk_unread(settings: Settings, prefix: KeyPath) -> Iterator[tuple[KeyPath, KeyPath]]:
+    for key, chooser in settings.unread().items():
+        yield (*prefix, key), (*prefix, chooser)
+    for name in type(settings).model_fields:
+        section = getattr(settings, name)
+        if isinstance(section, Settings):
+            yield from _walk_unread(section, (*prefix, name))
+
+
+def _is_given(settings: object, key: KeyPath) -> bool:
+    for part in key:
+        if not isinstance(settings, Settings) or part not in settings.model_fields_set:
+            return False
+        settings = getattr(settings, part)
+    return True
+
+
+def _rank(path: KeyPath, ranks: Mapping[KeyPath, int]) -> int:
+    """The highest layer in which the value, or a part of it, was given; −1: in none."""
+    near = [rank for known, rank in ranks.items() if known[: len(path)] == path[: len(known)]]
+    return max(near, default=-1)
+
+
 def load_run_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The config of a run, its model replaced by the newest checkpoint: what `turnwise eval RUN` evaluates."""
+    from turnwise.runs import Checkpoints, RunDirectory  # checkpoints are torch's
+
     run = RunDirectory.open(folder)
     checkpoint = Checkpoints(run.checkpoints).latest()
     if checkpoint is None:

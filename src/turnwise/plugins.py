@@ -10,12 +10,12 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias, TypeGuard, TypeVar, get_type_hints
+from typing import TypeAlias, TypeGuard, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -101,27 +101,35 @@ def make_plugin(kind: PluginKind, settings: PluginSettings, known: Known, base: 
 
 
 def check_arguments(
-    kind: PluginKind, name: str, function: Callable[..., object], args: Mapping[str, JsonValue], *, skip: int = 0
+    kind: PluginKind,
+    name: str,
+    function: Callable[..., object],
+    args: Mapping[str, JsonValue],
+    *,
+    supplied: int = 0,
+    but: Collection[str] = (),
 ) -> dict[str, object]:
-    """Arguments as the function's signature has them, by name and by annotation, after its first `skip` parameters."""
-    parameters = dict(list(inspect.signature(function).parameters.items())[skip:])
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for argument in args:
-        if argument not in parameters and not takes_any:
-            raise ConfigError(
-                f"{kind.args}: {name} has no argument '{argument}'{suggest(argument, parameters)}; "
-                f"its arguments are: {', '.join(parameters) or 'none'}"
-            )
-    for parameter in parameters.values():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
-        )
-        if required and parameter.name not in args:
-            raise ConfigError(
-                f"{kind.args}: {name} missing a required argument: '{parameter.name}'; add it to {kind.args}"
-            )
+    """Arguments as the function's signature has them, by name and by annotation.
+
+    The first `supplied` parameters and those named in `but` come from elsewhere.
+    """
+    every = list(inspect.signature(function).parameters.values())[supplied:]
     hints = _hints(function)
+    named = [one for one in every if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD) and one.name not in but]
+    known = [one.name for one in named]
+    rest = next((one for one in every if one.kind is one.VAR_KEYWORD), None)
+    if rest is not None and get_origin(hints.get(rest.name)) is Unpack:
+        further = get_type_hints(get_args(hints[rest.name])[0])
+        hints, known, rest = hints | further, [*known, *further], None
+    for argument in args:
+        if argument not in known and rest is None:
+            raise ConfigError(
+                f"{kind.args}: {name} has no argument '{argument}'{suggest(argument, known)}; "
+                f"its arguments are: {', '.join(known) or 'none'}"
+            )
+    for one in named:
+        if one.default is one.empty and one.name not in args:
+            raise ConfigError(f"{kind.args}: {name} missing a required argument: '{one.name}'; add it to {kind.args}")
     return {key: _checked(kind, key, hints.get(key), value) for key, value in args.items()}
 
 
@@ -210,13 +218,11 @@ def _checked(kind: PluginKind, key: str, hint: object, value: JsonValue) -> obje
     if hint is None:
         return value
     try:
-        adapter = _adapter(hint)
-    except (PydanticUserError, TypeError, ValueError):
-        return value
-    try:
-        return adapter.validate_json(json.dumps(value), strict=True)
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         raise ConfigError(explain_value(f"{kind.args}.{key}", error)) from None
+    except (PydanticUserError, NameError, TypeError, ValueError, RecursionError):
+        return value
 
 
 def _adapter(hint: object) -> TypeAdapter[object]:

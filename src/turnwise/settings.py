@@ -19,6 +19,8 @@ from pydantic_core import ErrorDetails
 from turnwise.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str, ...]
+RESOLVED = "# Every setting, defaults included, as it was resolved."
+"""What `dump_settings` begins with: nobody chose these values one by one."""
 
 
 class Settings(BaseModel):
@@ -28,6 +30,10 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+    def unread(self) -> Mapping[str, str]:
+        """Settings that nothing reads beside the others, each with the one that decides it: `{"lam": "estimator"}`."""
+        return {}
 
 
 S = TypeVar("S", bound=Settings)
@@ -46,11 +52,15 @@ def by_kind(default: str) -> Discriminator:
 
 
 class Recipe(dict[str, object]):
-    """A recipe's data, which remembers the file that each value came from, since `extends` joins several."""
+    """A recipe's data, with the file that each value came from, since `extends` joins several."""
 
-    def __init__(self, data: Mapping[str, object], origins: Mapping[KeyPath, str]) -> None:
+    def __init__(
+        self, data: Mapping[str, object], origins: Mapping[KeyPath, str], layers: Sequence[str] | None = None
+    ) -> None:
+        """`layers` are the files whose values were chosen by somebody, in the order in which they override."""
         super().__init__(data)
         self.origins = dict(origins)
+        self.layers = tuple(dict.fromkeys(origins.values()) if layers is None else layers)
 
 
 def parse_settings(cls: type[S], data: Mapping[str, object], *, overrides: Sequence[str] = (), source: str) -> S:
@@ -75,7 +85,22 @@ def parse_settings(cls: type[S], data: Mapping[str, object], *, overrides: Seque
 def dump_settings(settings: Settings) -> str:
     """YAML that `load_yaml` and `parse_settings` read back to an equal value."""
     data = settings.model_dump(mode="json")
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return f"{RESOLVED}\n{yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)}"
+
+
+def rank_values(data: Mapping[str, object], overrides: Sequence[str] = ()) -> dict[KeyPath, int]:
+    """The values that were chosen by name, each with its layer: a recipe ranks above the one it extends, an override
+    above both. The values of a file that `dump_settings` wrote are not among them."""
+    if isinstance(data, Recipe):
+        layers = data.layers
+        ranks = {path: layers.index(origin) for path, origin in data.origins.items() if origin in layers}
+    else:
+        layers, ranks = ("data",), {path: 0 for path, _ in leaves(data)}
+    for override in overrides:
+        path = tuple(override.partition("=")[0].strip().split("."))
+        ranks = {known: rank for known, rank in ranks.items() if known[: len(path)] != path}
+        ranks[path] = len(layers)
+    return ranks
 
 
 def load_yaml(text: str, *, source: str) -> object:

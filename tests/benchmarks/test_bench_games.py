@@ -39,7 +39,7 @@ from benchmarks.harness.results import estimate_mean
 from benchmarks.harness.worker import perform
 from tiny_bench import tiny_data
 from turnwise.cli.main import main
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.credit.grpo import grpo
 from turnwise.credit.rloo import rloo
 from turnwise.evaluation import wilson_interval
@@ -276,7 +276,7 @@ def pushes(pulls):
     advantage of those pulls, and RLOO's."""
     for jackpots in range(pulls + 1):
         reward = torch.tensor([1.0] * jackpots + [0.0] * (pulls - jackpots) + [0.125] * (8 - pulls))
-        episodes = Episodes(
+        episodes = TokenBatch(
             reward=reward,
             trajectory=torch.arange(8),
             turn=torch.zeros(8, dtype=torch.long),

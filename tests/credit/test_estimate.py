@@ -4,13 +4,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.credit.estimate import CreditSettings, estimate
 from turnwise.errors import ConfigError, TurnwiseError
 
 
 def _two(first=1.0, value=None):
-    return Episodes(
+    return TokenBatch(
         reward=torch.tensor([first, 0.0], dtype=torch.double),
         trajectory=torch.tensor([0, 1]),
         turn=torch.tensor([0, 0]),
@@ -64,7 +64,7 @@ def test_settings_reach_their_estimators():
 )
 def test_discounts_between_turns_and_inside_them_are_told_apart(estimator, expected):
     """Turns of one token and of two, both played in one state, with a reward of 1 at the end; values 0, ½, ½."""
-    episodes = Episodes(
+    episodes = TokenBatch(
         reward=torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.double),
         trajectory=torch.tensor([0, 0, 0, 1]),
         turn=torch.tensor([0, 1, 1, 0]),
@@ -89,7 +89,9 @@ def test_an_unknown_estimator_names_the_known_ones():
     with pytest.raises(ValidationError, match="reinforce"):
         CreditSettings(estimator="grop")
     with pytest.raises(
-        ConfigError, match="'grop' is not an estimator; known are gae, turn-gae, bilevel-gae, grpo, dr-grpo, rloo, "
+        ConfigError,
+        match=r"'grop' is not an estimator \(did you mean 'grpo'\?\); the built-in ones are: gae, turn-gae, "
+        "bilevel-gae, grpo, dr-grpo, rloo, ",
     ):
         estimate(_two(), CreditSettings.model_construct(estimator="grop"))
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.credit.gae import gae
 from turnwise.errors import ConfigError
 
 
 def _episodes(reward, value, *, trajectory=None, truncated=(False,), final_value=(0.0,)):
     n = len(reward)
-    return Episodes(
+    return TokenBatch(
         reward=torch.tensor(reward, dtype=torch.double),
         trajectory=torch.tensor(trajectory or [0] * n),
         turn=torch.zeros(n, dtype=torch.long),

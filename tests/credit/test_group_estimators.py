@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.credit.dr_grpo import dr_grpo
 from turnwise.credit.grpo import grpo
 from turnwise.credit.reinforce_pp import reinforce_pp
@@ -14,7 +14,7 @@ from turnwise.credit.rloo import rloo
 def _episodes(rewards, group):
     """One list of token rewards per trajectory."""
     trajectory = [i for i, tokens in enumerate(rewards) for _ in tokens]
-    return Episodes(
+    return TokenBatch(
         reward=torch.tensor([r for tokens in rewards for r in tokens], dtype=torch.double),
         trajectory=torch.tensor(trajectory),
         turn=torch.zeros(len(trajectory), dtype=torch.long),

@@ -1,13 +1,12 @@
 """The proof of every estimator: its mean over all that can happen is what `claims.CLAIMS` says it is."""
 
-from typing import get_args
-
 import pytest
 import torch
 
 from claims import CLAIMS, Unbiased, assert_same, prove
 from credit_reference import FORMULAS
-from turnwise.credit.estimate import CreditSettings, Estimator, estimate
+from turnwise.credit.estimate import estimate
+from turnwise.credit.settings import ESTIMATORS, CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import Passes
 from turnwise.oracle import (
@@ -21,8 +20,6 @@ from turnwise.oracle import (
     wrong_values,
 )
 from turnwise.types import Group
-
-ESTIMATORS = get_args(Estimator)
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -3,8 +3,6 @@
 Together with `test_estimators`, where the formula's mean is compared with the truth, this is the proof of a gradient.
 """
 
-from typing import get_args
-
 import pytest
 
 from claims import CLAIMS, assert_same
@@ -18,13 +16,13 @@ from learner_gradients import (
     prove_layouts,
     prove_the_head_runs_on_trained_tokens_alone,
 )
-from turnwise.credit.estimate import CreditSettings, Estimator
+from turnwise.credit.settings import ESTIMATORS, CreditSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.oracle import WORLDS, consult, wrong_values
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("estimator", get_args(Estimator))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_learner_gives_the_formula_in_every_layout(estimator, world):
     *others, last = CLAIMS[estimator]
     prove_layouts(last.credit, world)

@@ -4,14 +4,14 @@ import random
 
 import torch
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 
 
 def episodes(rewards, *, group=None, value=None, truncated=None, final_value=None, state=None):
     """`rewards[i][k][t]` is what token t of turn k of trajectory i earned; values likewise, `state[i][k]` per turn."""
     count = len(rewards)
     final_value = final_value or [0.0] * count
-    return Episodes(
+    return TokenBatch(
         reward=torch.tensor([r for turns in rewards for tokens in turns for r in tokens], dtype=torch.double),
         trajectory=torch.tensor([i for i, turns in enumerate(rewards) for tokens in turns for _ in tokens]),
         turn=torch.tensor([k for turns in rewards for k, tokens in enumerate(turns) for _ in tokens]),

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import turnwise.compute.score
-import turnwise.credit.estimate
+import turnwise.credit.reinforce_pp
+import turnwise.credit.reward_to_go
 import turnwise.learner.batch
 import turnwise.learner.learner
 import turnwise.models.critic
@@ -31,7 +32,7 @@ from learner_gradients import (
 )
 from mask_proofs import Shape, prove_loss_mask, prove_text_changes_nothing, prove_worked_example
 from turnwise.compute.score import Scores, backbone_of, hidden_states, score
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.estimate import CreditSettings
 from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import Peers, normalise
@@ -135,8 +136,8 @@ def _cut_at_turn_cap(row):
     return replace(row, **{field.name: getattr(row, field.name)[:end] for field in dataclasses.fields(row)})
 
 
-def _reset_at_tools(episodes: Episodes, *, gamma: float) -> Credit:
-    return Credit(advantage=normalise(discounted_sum(episodes.reward, Turns.of(episodes).of_token, gamma)))
+def _reset_at_tools(tokens: TokenBatch, *, gamma: float) -> Credit:
+    return Credit(advantage=normalise(discounted_sum(tokens.reward, Turns.of(tokens).of_token, gamma)))
 
 
 def _divergence_of_what_was_read(patch):
@@ -253,8 +254,8 @@ def _without_tails(patch):
 
 
 def _deaf_to_its_discount(patch):
-    real = turnwise.credit.estimate.reward_to_go
-    patch.setattr(turnwise.credit.estimate, "reward_to_go", lambda episodes, turn_gamma: real(episodes, turn_gamma=1.0))
+    real = turnwise.credit.reward_to_go.reward_to_go
+    patch.setattr(turnwise.credit.reward_to_go, "reward_to_go", lambda tokens, turn_gamma: real(tokens, turn_gamma=1.0))
 
 
 def _rows_see_each_other(patch):
@@ -279,7 +280,7 @@ MUTANTS = (
     Mutant(
         name="returns reset at tool text",
         seen="REINFORCE++ return reset at tool tokens",
-        plant=_set(turnwise.credit.estimate, "reinforce_pp", _reset_at_tools),
+        plant=_set(turnwise.credit.reinforce_pp, "reinforce_pp", _reset_at_tools),
         check=_layouts("reinforce++", "rooms", gamma=0.9),
     ),
     Mutant(

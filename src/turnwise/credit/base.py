@@ -5,13 +5,19 @@ of masks, and none can forget one. Shapes: N credited tokens in order of time, t
 T trajectories.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import torch
 
+Estimator: TypeAlias = Callable[..., "Credit"]
+"""`estimator(tokens, *, gamma, ...)`: keyword parameters are settings of `credit`, or its own, from `credit.args`."""
+E = TypeVar("E", bound=Estimator)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episodes:
+class TokenBatch:
     """The credited tokens of a batch of whole trajectories, rows already joined in order of time."""
 
     reward: torch.Tensor
@@ -25,7 +31,7 @@ class Episodes:
     truncated: torch.Tensor
     """[T] bool: cut off by a limit of ours, so that its value goes on after the last token."""
     value: torch.Tensor | None = None
-    """[N] float: the critic's value of the state in which the token was chosen; None without a critic."""
+    """[N] float: the critic's value of the state before the token; None without a critic."""
     final_value: torch.Tensor | None = None
     """[T] float: the critic's value of the state after the last token; read where `truncated`."""
     state: torch.Tensor | None = None
@@ -40,11 +46,27 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an estimator says of every credited token."""
+    """What an estimator returns."""
 
     advantage: torch.Tensor
     """[N] float."""
     value_target: torch.Tensor | None = None
-    """[N] float: what the critic should have said; None from estimators without one."""
+    """[N] float: what the critic is trained towards; None from estimators without one."""
     value_mask: torch.Tensor | None = None
-    """[N] bool: the tokens whose value is read, and so the only ones where the critic is taught; None: all of them."""
+    """[N] bool: the tokens whose value is read, and so the only ones the critic is trained on; None: all of them."""
+
+
+def estimator(*, needs_critic: bool = False, compares_groups: bool = False) -> Callable[[E], E]:
+    """Declares what an estimator of one's own needs; one that needs neither can do without.
+
+    @estimator(compares_groups=True)
+    def half(tokens: TokenBatch, *, share: float = 0.5) -> Credit:
+        return Credit(advantage=share * tokens.reward)
+    """
+
+    def declare(function: E) -> E:
+        function.needs_critic = needs_critic  # type: ignore[attr-defined]  # `CreditSettings.info` reads both
+        function.compares_groups = compares_groups  # type: ignore[attr-defined]
+        return function
+
+    return declare

@@ -17,7 +17,7 @@ of ours cut it off; `whiten` normalises advantages (never targets) over all cred
 Shapes: N credited tokens, K turns, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.turns import Turns
@@ -25,17 +25,17 @@ from turnwise.credit.values import require_values
 
 
 def bilevel_gae(
-    episodes: Episodes, *, gamma: float, lam: float, turn_gamma: float, turn_lam: float, whiten: bool
+    tokens: TokenBatch, *, gamma: float, lam: float, turn_gamma: float, turn_lam: float, whiten: bool
 ) -> Credit:
     """Turn-level advantages, handed down within each turn from its last token to its first; it needs a critic."""
-    value, after_end = require_values(episodes, "bilevel-gae")  # [N], [T]
-    turns = Turns.of(episodes)
-    last_reward, last_value = episodes.reward[turns.last], value[turns.last]  # [K]
+    value, after_end = require_values(tokens, "bilevel-gae")  # [N], [T]
+    turns = Turns.of(tokens)
+    last_reward, last_value = tokens.reward[turns.last], value[turns.last]  # [K]
     on_the_way = turns.reward - last_reward  # [K]: p_k
     next_worth = following(on_the_way + last_value, turns.trajectory, after_end)  # [K]
     turn_delta = last_reward + turn_gamma * next_worth - last_value  # [K]
     turn_advantage = discounted_sum(turn_delta, turns.trajectory, turn_gamma * turn_lam)  # [K]
-    delta = episodes.reward + gamma * value.roll(-1) - value  # [N]: the last token of each turn is put right below
+    delta = tokens.reward + gamma * value.roll(-1) - value  # [N]: the last token of each turn is put right below
     delta = delta.index_copy(0, turns.last, turn_advantage)
     advantage = discounted_sum(delta, turns.of_token, gamma * lam)  # [N]
     return Credit(

@@ -10,11 +10,11 @@ Departures: a group of one, or one whose returns are equal, gives exactly 0. Sta
 Shapes: N credited tokens, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.statistics import compare_with_group
 
 
-def dr_grpo(episodes: Episodes) -> Credit:
+def dr_grpo(tokens: TokenBatch) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(episodes.returns(), episodes.group)
-    return Credit(advantage=peers.deviation[episodes.trajectory])
+    peers = compare_with_group(tokens.returns(), tokens.group)
+    return Credit(advantage=peers.deviation[tokens.trajectory])

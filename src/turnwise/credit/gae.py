@@ -10,18 +10,18 @@ limit of ours cut it off; `whiten` normalises advantages (never targets) over al
 Shapes: N credited tokens, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.values import require_values
 
 
-def gae(episodes: Episodes, *, gamma: float, lam: float, whiten: bool) -> Credit:
+def gae(tokens: TokenBatch, *, gamma: float, lam: float, whiten: bool) -> Credit:
     """The token-level estimator of PPO; it needs a critic."""
-    value, after_end = require_values(episodes, "gae")  # [N], [T]
-    next_value = following(value, episodes.trajectory, after_end)  # [N]
-    delta = episodes.reward + gamma * next_value - value  # [N]
-    advantage = discounted_sum(delta, episodes.trajectory, gamma * lam)  # [N]
+    value, after_end = require_values(tokens, "gae")  # [N], [T]
+    next_value = following(value, tokens.trajectory, after_end)  # [N]
+    delta = tokens.reward + gamma * next_value - value  # [N]
+    advantage = discounted_sum(delta, tokens.trajectory, gamma * lam)  # [N]
     return Credit(
         advantage=normalise(advantage) if whiten else advantage,
         value_target=advantage + value,

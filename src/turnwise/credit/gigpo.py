@@ -16,24 +16,24 @@ Shapes: N credited tokens, K turns, T trajectories.
 
 import torch
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import Peers, compare_with_group
 from turnwise.credit.turns import Turns
 from turnwise.errors import ConfigError
 
 
-def gigpo(episodes: Episodes, *, turn_gamma: float, step_weight: float, divide_by_std: bool) -> Credit:
+def gigpo(tokens: TokenBatch, *, turn_gamma: float, step_weight: float, divide_by_std: bool) -> Credit:
     """One advantage per turn, shared by all its tokens; the environment must name its states."""
-    if episodes.state is None:
+    if tokens.state is None:
         raise ConfigError(
             "credit.estimator: gigpo compares turns played in equal states, and the environment names none: give it a "
             "state_key, or use grpo"
         )
-    turns = Turns.of(episodes)
+    turns = Turns.of(tokens)
     to_go = discounted_sum(turns.reward, turns.trajectory, turn_gamma)  # [K]
-    by_episode = _judge(compare_with_group(episodes.returns(), episodes.group), divide_by_std)  # [T]
-    state = episodes.state[turns.first]  # [K]
+    by_episode = _judge(compare_with_group(tokens.returns(), tokens.group), divide_by_std)  # [T]
+    state = tokens.state[turns.first]  # [K]
     named = state >= 0  # [K]
     by_step = torch.zeros_like(to_go)  # [K]
     by_step[named] = _judge(compare_with_group(to_go[named], state[named]), divide_by_std)

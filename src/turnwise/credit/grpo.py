@@ -10,12 +10,12 @@ says nothing and gives exactly 0. Statistics count trajectories, not rows or tok
 Shapes: N credited tokens, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.statistics import compare_with_group
 
 
-def grpo(episodes: Episodes, *, divide_by_std: bool) -> Credit:
+def grpo(tokens: TokenBatch, *, divide_by_std: bool) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(episodes.returns(), episodes.group)
+    peers = compare_with_group(tokens.returns(), tokens.group)
     advantage = peers.standardised() if divide_by_std else peers.deviation  # [T]
-    return Credit(advantage=advantage[episodes.trajectory])
+    return Credit(advantage=advantage[tokens.trajectory])

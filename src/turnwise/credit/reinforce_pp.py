@@ -9,11 +9,11 @@ the std is the sample's (n − 1) and has no epsilon; a batch without spread giv
 Shapes: N credited tokens.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import normalise
 
 
-def reinforce_pp(episodes: Episodes, *, gamma: float) -> Credit:
+def reinforce_pp(tokens: TokenBatch, *, gamma: float) -> Credit:
     """Each token's discounted return-to-go against the batch's."""
-    return Credit(advantage=normalise(discounted_sum(episodes.reward, episodes.trajectory, gamma)))
+    return Credit(advantage=normalise(discounted_sum(tokens.reward, tokens.trajectory, gamma)))

@@ -9,11 +9,11 @@ count trajectories; a group of one has D = 0.
 Shapes: N credited tokens, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.statistics import compare_with_group, normalise
 
 
-def reinforce_pp_baseline(episodes: Episodes) -> Credit:
+def reinforce_pp_baseline(tokens: TokenBatch) -> Credit:
     """Each trajectory's return less its group's mean, against the batch's."""
-    peers = compare_with_group(episodes.returns(), episodes.group)
-    return Credit(advantage=normalise(peers.deviation[episodes.trajectory]))
+    peers = compare_with_group(tokens.returns(), tokens.group)
+    return Credit(advantage=normalise(peers.deviation[tokens.trajectory]))

@@ -16,17 +16,17 @@ Shapes: N credited tokens, K turns, T trajectories.
 
 import torch
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import compare_with_group
 from turnwise.credit.turns import Turns
 
 
-def reward_to_go(episodes: Episodes, *, turn_gamma: float) -> Credit:
+def reward_to_go(tokens: TokenBatch, *, turn_gamma: float) -> Credit:
     """One advantage per turn, shared by all its tokens."""
-    turns = Turns.of(episodes)
+    turns = Turns.of(tokens)
     to_go = discounted_sum(turns.reward, turns.trajectory, turn_gamma)  # [K]
-    group_and_turn = torch.stack([episodes.group[turns.trajectory], turns.number])  # [2, K]
+    group_and_turn = torch.stack([tokens.group[turns.trajectory], turns.number])  # [2, K]
     _, peer_group = torch.unique(group_and_turn, dim=1, return_inverse=True)  # [K]
     peers = compare_with_group(to_go, peer_group)
     advantage = torch.where(peers.size > 1, peers.leave_one_out(), to_go)  # [K]

@@ -8,11 +8,11 @@ Departures: a group of one has no others to be its baseline and gives 0. Statist
 Shapes: N credited tokens, T trajectories.
 """
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.statistics import compare_with_group
 
 
-def rloo(episodes: Episodes) -> Credit:
+def rloo(tokens: TokenBatch) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(episodes.returns(), episodes.group)
-    return Credit(advantage=peers.leave_one_out()[episodes.trajectory])
+    peers = compare_with_group(tokens.returns(), tokens.group)
+    return Credit(advantage=peers.leave_one_out()[tokens.trajectory])

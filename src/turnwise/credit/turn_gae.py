@@ -14,22 +14,22 @@ Shapes: N credited tokens, K turns, T trajectories.
 
 import torch
 
-from turnwise.credit.base import Credit, Episodes
+from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.scan import discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.turns import Turns
 from turnwise.credit.values import require_values
 
 
-def turn_gae(episodes: Episodes, *, turn_gamma: float, turn_lam: float, whiten: bool) -> Credit:
+def turn_gae(tokens: TokenBatch, *, turn_gamma: float, turn_lam: float, whiten: bool) -> Credit:
     """The turn-level estimator of PPO; it needs a critic."""
-    value, after_end = require_values(episodes, "turn-gae")  # [N], [T]
-    turns = Turns.of(episodes)
+    value, after_end = require_values(tokens, "turn-gae")  # [N], [T]
+    turns = Turns.of(tokens)
     turn_value = value[turns.first]  # [K]
     next_value = following(turn_value, turns.trajectory, after_end)  # [K]
     delta = turns.reward + turn_gamma * next_value - turn_value  # [K]
     advantage = discounted_sum(delta, turns.trajectory, turn_gamma * turn_lam)  # [K]
-    read = torch.zeros_like(episodes.turn, dtype=torch.bool)  # [N]
+    read = torch.zeros_like(tokens.turn, dtype=torch.bool)  # [N]
     read[turns.first] = True
     return Credit(
         advantage=(normalise(advantage) if whiten else advantage)[turns.of_token],

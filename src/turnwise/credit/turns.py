@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Turns:
     """[K] float: everything its tokens earned."""
 
     @classmethod
-    def of(cls, episodes: Episodes) -> "Turns":
-        begins = torch.ones_like(episodes.turn, dtype=torch.bool)  # [N]
-        same = (episodes.turn[1:] == episodes.turn[:-1]) & (episodes.trajectory[1:] == episodes.trajectory[:-1])
+    def of(cls, tokens: TokenBatch) -> "Turns":
+        begins = torch.ones_like(tokens.turn, dtype=torch.bool)  # [N]
+        same = (tokens.turn[1:] == tokens.turn[:-1]) & (tokens.trajectory[1:] == tokens.trajectory[:-1])
         begins[1:] = ~same
         of_token = begins.long().cumsum(0) - 1  # [N]
         first = begins.nonzero().flatten()  # [K]
@@ -39,7 +39,7 @@ class Turns:
             of_token=of_token,
             first=first,
             last=torch.cat([first[1:], first.new_tensor([len(begins)])]) - 1 if len(first) else first,
-            trajectory=episodes.trajectory[first],
-            number=episodes.turn[first],
-            reward=episodes.reward.new_zeros(len(first)).index_add(0, of_token, episodes.reward),
+            trajectory=tokens.trajectory[first],
+            number=tokens.turn[first],
+            reward=tokens.reward.new_zeros(len(first)).index_add(0, of_token, tokens.reward),
         )

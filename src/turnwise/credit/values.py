@@ -6,15 +6,15 @@ Shapes: N credited tokens, T trajectories.
 
 import torch
 
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.errors import ConfigError
 
 
-def require_values(episodes: Episodes, estimator: str) -> tuple[torch.Tensor, torch.Tensor]:
+def require_values(tokens: TokenBatch, estimator: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The value [N] of the state each token was chosen in, and what is left to earn after each trajectory [T]."""
-    value, final_value = episodes.value, episodes.final_value
+    value, final_value = tokens.value, tokens.final_value
     if value is None or final_value is None:
         raise ConfigError(
             f"credit.estimator: {estimator} needs a critic's values, and there are none; use one without a critic"
         )
-    return value, torch.where(episodes.truncated, final_value, torch.zeros_like(final_value))
+    return value, torch.where(tokens.truncated, final_value, torch.zeros_like(final_value))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from turnwise.compute.layout import MicroBatch, MicroBatches, Rows, pack, pad
-from turnwise.credit.base import Episodes
+from turnwise.credit.base import TokenBatch
 from turnwise.losses.aggregate import Aggregation, token_weights
 from turnwise.types import Group, StopReason, Trajectory, lay_out
 
@@ -48,7 +48,7 @@ class Batch:
     turn: torch.Tensor
     """[L] long: the turn that read or sampled it."""
     state: torch.Tensor | None
-    """[L] long: the state that turn was played in, as `Episodes.state` numbers them; None when none has a key."""
+    """[L] long: the state that turn was played in, as `TokenBatch.state` numbers them; None when none has a key."""
     row: torch.Tensor
     """[L] long."""
     trajectory: torch.Tensor
@@ -119,7 +119,7 @@ class Batch:
     def rows(self) -> int:
         return len(self.row_start) - 1
 
-    def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> Episodes:
+    def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> TokenBatch:
         """The credited tokens, with rewards [L] and the critic's word after each token [L].
 
         The final value is of the state after all that is known of a trajectory: its tail, where it has one.
@@ -129,7 +129,7 @@ class Batch:
             last = torch.bincount(self.trajectory, minlength=len(self.group)).cumsum(0) - 1  # [T]
             final_value = state_value[last]  # [T]
         seen = self.credited.nonzero().flatten()  # [N]
-        return Episodes(
+        return TokenBatch(
             reward=reward[seen],
             trajectory=self.trajectory[seen],
             turn=self.turn[seen],

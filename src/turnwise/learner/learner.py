@@ -21,7 +21,7 @@ from turnwise.compute.device import on_one_thread, send
 from turnwise.compute.layers import Compiled, require_layers
 from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.score import check_packing, check_scoring, score
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.forward_runner import Packing, Passes, choose_packing, mode, seeded

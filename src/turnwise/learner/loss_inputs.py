@@ -11,13 +11,14 @@ from torch import nn
 
 from turnwise.compute.device import send
 from turnwise.credit.base import Credit
-from turnwise.credit.estimate import CreditSettings, estimate
+from turnwise.credit.estimate import estimate
+from turnwise.credit.settings import CreditSettings
 from turnwise.credit.statistics import compare_with_group
 from turnwise.learner.batch import Batch, chosen_in
 from turnwise.learner.forward_runner import Passes
 from turnwise.losses.kl import kl_estimate
-from turnwise.losses.sampler_correction import sampler_weights
 from turnwise.losses.settings import LossSettings, Ratio
+from turnwise.losses.tis import tis_weights
 from turnwise.models.critic import Critic
 from turnwise.models.reference import Reference
 
@@ -134,7 +135,7 @@ def _correct_sampler(
     """The weights [L] that a sampler asks for, and how far they go; a token that no sampler drew counts once."""
     if cap is None:
         return None, {}
-    weight = torch.where(batch.action, sampler_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
+    weight = torch.where(batch.action, tis_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
     drawn = weight[batch.trained & batch.action]
     capped = (drawn >= cap).float()
     return weight, {"policy/tis_weight": float(drawn.mean()), "policy/tis_capped": float(capped.mean())}

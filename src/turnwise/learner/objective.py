@@ -8,10 +8,8 @@ import torch
 
 from turnwise.compute.score import Scores
 from turnwise.learner.loss_inputs import Labels
-from turnwise.losses.cispo import cispo_loss
-from turnwise.losses.gspo import gspo_loss
+from turnwise.losses.forms import surrogate_loss
 from turnwise.losses.kl import kl_estimate
-from turnwise.losses.policy import PolicyLoss, policy_loss
 from turnwise.losses.settings import LossSettings
 from turnwise.losses.value import value_loss
 
@@ -21,7 +19,7 @@ def policy_objective(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The policy's loss [m], and measures [m] by metric name."""
     assert scores.entropy is not None
-    surrogate = _surrogate(scores.logprob, labels, settings)
+    surrogate = surrogate_loss(scores.logprob, labels.old_logprob, labels.advantage, labels.segment, settings)
     corrected = surrogate.loss if labels.sampler_weight is None else labels.sampler_weight * surrogate.loss  # [m]
     loss = corrected
     if settings.entropy_coef > 0:
@@ -45,19 +43,3 @@ def critic_objective(value: torch.Tensor, labels: Labels, settings: LossSettings
     assert labels.old_value is not None
     assert labels.value_target is not None
     return value_loss(value, labels.old_value, labels.value_target, clip=settings.value_clip)
-
-
-def _surrogate(logprob: torch.Tensor, labels: Labels, settings: LossSettings) -> PolicyLoss:
-    """The policy loss of the form that is asked for [m]."""
-    old_logprob, advantage = labels.old_logprob, labels.advantage  # [m]
-    low, high, dual_clip = settings.clip_low, settings.clip_high, settings.dual_clip
-    match settings.form:
-        case "clip":
-            return policy_loss(logprob, old_logprob, advantage, clip_low=low, clip_high=high, dual_clip=dual_clip)
-        case "gspo":
-            assert labels.segment is not None
-            return gspo_loss(
-                logprob, old_logprob, advantage, labels.segment, clip_low=low, clip_high=high, dual_clip=dual_clip
-            )
-        case "cispo":
-            return cispo_loss(logprob, old_logprob, advantage, clip_high=high)

@@ -1,5 +1,6 @@
-"""How a learner is set up: the `learner` and `sft` sections of a recipe. No torch: a recipe is checked before it loads."""
+"""The `learner` and `sft` sections of a recipe. No torch: a recipe is checked before it loads."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -23,6 +24,9 @@ class OptimizerSettings(Settings):
     eps: float = Field(default=1e-8, gt=0)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradient-clipping norm; null disables it."""
+
+    def unread(self) -> Mapping[str, str]:
+        return {"final_lr_share": "schedule"} if self.schedule == "constant" else {}
 
 
 class CriticSettings(Settings):
@@ -71,3 +75,6 @@ class SFTSettings(Settings):
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """The most tokens, padding included, that go through the model at once."""
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
+
+    def unread(self) -> Mapping[str, str]:
+        return {} if self.chats is None else {"demonstrations": "chats"}

@@ -11,13 +11,10 @@ The first two sum to one. `fixed` does not: a token weighs the same whatever els
 unbiased estimate of a sum over tokens. Shapes: M trained tokens, T trajectories among them.
 """
 
-from typing import Literal, TypeAlias
-
 import torch
 
 from turnwise.errors import ConfigError
-
-Aggregation: TypeAlias = Literal["token", "trajectory", "fixed"]
+from turnwise.losses.settings import Aggregation
 
 
 def token_weights(trajectory: torch.Tensor, mode: Aggregation, *, fixed_length: int | None = None) -> torch.Tensor:

@@ -8,11 +8,9 @@ Source: Schulman, "Approximating KL Divergence" (2020). Departure: −d is held 
 Shapes: M tokens sampled from π.
 """
 
-from typing import Literal, TypeAlias
-
 import torch
 
-KlEstimator: TypeAlias = Literal["k1", "k2", "k3"]
+from turnwise.losses.settings import KlEstimator
 
 
 def kl_estimate(logprob: torch.Tensor, reference_logprob: torch.Tensor, form: KlEstimator) -> torch.Tensor:

@@ -1,26 +1,67 @@
-"""What a recipe says about the loss; every switch here is read by the learner.
+"""The `loss` section of a recipe. No torch: a recipe is checked before it loads.
 
-Invariant: settings that contradict each other are refused here, before any work starts.
+Invariant: settings that contradict each other are refused here, before any work starts; a form of the loss takes the
+settings it names as keyword parameters and no others, so what it never reads is known, too.
 """
 
-from typing import Literal, TypeAlias
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from turnwise.losses.aggregate import Aggregation
-from turnwise.losses.kl import KlEstimator
+from turnwise.plugins import PluginKind, check_arguments, find_plugin, name_object, require_name
 from turnwise.settings import Settings
 
+Aggregation: TypeAlias = Literal["token", "trajectory", "fixed"]
+KlEstimator: TypeAlias = Literal["k1", "k2", "k3"]
 KlPlace: TypeAlias = Literal["loss", "reward"]
-PolicyForm: TypeAlias = Literal["clip", "gspo", "cispo"]
 Ratio: TypeAlias = Literal["token", "turn", "trajectory"]
 
 
-class LossSettings(Settings):
-    """The terms of the loss and the tokens that carry it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormInfo:
+    """A form of the policy loss, by where it is and what it takes."""
 
-    form: PolicyForm = "clip"
-    """`clip`: PPO's; `gspo`: its bounds on one ratio per turn or trajectory; `cispo`: a bounded weight on log π."""
+    place: str
+    """`module:function`."""
+    reads: tuple[str, ...] = ()
+    """The settings of this section that are its keyword parameters."""
+    takes_segment: bool = False
+    """Tokens of a turn or a trajectory may share one ratio."""
+
+
+_BOUNDS = ("clip_low", "clip_high", "dual_clip")
+FORMS: Mapping[str, FormInfo] = {
+    "clip": FormInfo(place="turnwise.losses.policy:policy_loss", reads=_BOUNDS),
+    "gspo": FormInfo(place="turnwise.losses.gspo:gspo_loss", reads=_BOUNDS, takes_segment=True),
+    "cispo": FormInfo(place="turnwise.losses.cispo:cispo_loss", reads=("clip_high",)),
+}
+"""The forms that come with the package; a test holds `reads` to the functions' signatures."""
+KNOWN: Mapping[str, str] = {name: info.place for name, info in FORMS.items()}
+FORM = PluginKind(
+    key="loss.form",
+    noun="loss form",
+    group="turnwise.losses",
+    args="loss.args",
+    contract="write a function of logprob, old_logprob and advantage (turnwise.losses.forms)",
+)
+FormName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(lambda value: name_object(value) if callable(value) else value),
+    AfterValidator(lambda name: require_name(FORM, name, KNOWN)),
+]
+
+
+class LossSettings(Settings):
+    """The terms of the loss, and the tokens they are summed over."""
+
+    form: FormName = "clip"
+    """`clip`: PPO's; `gspo`: its bounds on one ratio per turn or trajectory; `cispo`: a bounded weight on log π. A form
+    of your own is named `module:function` or `file.py:function`."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further arguments of a form of your own; those named like a setting below get that setting."""
     ratio: Ratio = "token"
     """What shares one probability ratio: for `gspo` the tokens of a `turn` or of a `trajectory`, else each `token`."""
     clip_low: float = Field(default=0.2, ge=0, lt=1)
@@ -56,7 +97,7 @@ class LossSettings(Settings):
     def _agrees(self) -> "LossSettings":
         if self.form == "gspo" and self.ratio == "token":
             raise ValueError("form gspo shares one ratio among tokens: set ratio to turn or trajectory")
-        if self.form != "gspo" and self.ratio != "token":
+        if self.form in FORMS and not FORMS[self.form].takes_segment and self.ratio != "token":
             raise ValueError(
                 f"ratio {self.ratio} needs form gspo, since {self.form} has one per token: set form to gspo"
             )
@@ -70,3 +111,32 @@ class LossSettings(Settings):
     def kl_form(self) -> KlEstimator:
         """The estimator that is used, whether named or left to the place."""
         return self.kl_estimator or ("k1" if self.kl_in == "reward" else "k3")
+
+    @property
+    def info(self) -> FormInfo:
+        """What the form takes; one of the user's own is imported for it."""
+        return FORMS.get(self.form) or _describe(self.form)
+
+    def arguments(self) -> dict[str, object]:
+        """The form's keyword arguments: settings that it reads, and its own `args`, checked."""
+        info = self.info
+        taken = {name: getattr(self, name) for name in info.reads}
+        if self.form in FORMS:
+            return taken
+        function = find_plugin(FORM, self.form, KNOWN)
+        assert callable(function)
+        other = (*info.reads, "segment")
+        return taken | check_arguments(FORM, self.form, function, self.args, supplied=3, but=other)
+
+    def unread(self) -> Mapping[str, str]:
+        own = ("args",) if self.form in FORMS else ()
+        unread = {name: "form" for name in (*own, *_BOUNDS) if name not in self.info.reads}
+        return unread if self.kl_coef else {**unread, "kl_in": "kl_coef", "kl_estimator": "kl_coef"}
+
+
+def _describe(name: str) -> FormInfo:
+    function = find_plugin(FORM, name, KNOWN)
+    assert callable(function)
+    parameters = list(inspect.signature(function).parameters)[3:]
+    reads = tuple(field for field in LossSettings.model_fields if field in parameters and field not in ("form", "args"))
+    return FormInfo(place=name, reads=reads, takes_segment="segment" in parameters)

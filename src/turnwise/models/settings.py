@@ -1,5 +1,6 @@
 """Which model is trained: the `model` section of a recipe. No torch: a recipe is checked before it loads."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -46,6 +47,9 @@ class SmallSettings(Settings):
             raise ValueError(f"induction_heads: {self.induction_heads} is more than half of {self.heads} heads")
         return self
 
+    def unread(self) -> Mapping[str, str]:
+        return {} if self.induction else {"induction_heads": "induction"}
+
 
 class LoraSettings(Settings):
     """Train low-rank adapters in place of the weights."""
@@ -76,3 +80,6 @@ class ModelSettings(Settings):
     """Multiply matrices in bfloat16, in sampling and in training alike, while the weights stay in `dtype`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes the GPU where there is one."""
+
+    def unread(self) -> Mapping[str, str]:
+        return {} if self.name == SMALL else {"small": "name"}

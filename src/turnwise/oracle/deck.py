@@ -11,8 +11,9 @@ from math import factorial, prod
 
 import torch
 
-from turnwise.credit.base import Episodes
-from turnwise.credit.estimate import CreditSettings, estimate
+from turnwise.credit.base import TokenBatch
+from turnwise.credit.estimate import estimate
+from turnwise.credit.settings import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import Passes
 from turnwise.oracle.critic import TableCritic
@@ -55,7 +56,7 @@ class Deck:
         pushed.index_add_(0, batch * choices + choice, advantage)
         return pushed.view(len(members), choices) / members[0].numel()
 
-    def deal(self, members: torch.Tensor) -> tuple[Episodes, torch.Tensor, torch.Tensor]:
+    def deal(self, members: torch.Tensor) -> tuple[TokenBatch, torch.Tensor, torch.Tensor]:
         """Batches [D, G, M] as one, with the choice [N] and the batch [N] of every credited token."""
         batches, groups, size = members.shape
         member = members.flatten()  # [T]
@@ -69,7 +70,7 @@ class Deck:
         if whole.state is not None:
             named = whole.state[token]  # [N]
             state = torch.where(named < 0, named, named + group[trajectory] * (int(whole.state.max()) + 1))
-        episodes = Episodes(
+        episodes = TokenBatch(
             reward=whole.reward[token],
             trajectory=trajectory,
             turn=whole.turn[token],

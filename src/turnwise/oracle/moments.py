@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from turnwise.credit.estimate import CreditSettings
+from turnwise.credit.settings import CreditSettings
 from turnwise.oracle.critic import wrong_values
 from turnwise.oracle.deck import Deck
 from turnwise.oracle.exact import consult

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from turnwise.errors import ConfigError
-from turnwise.settings import Recipe, leaves, load_yaml, plain_data, show_value
+from turnwise.settings import RESOLVED, Recipe, leaves, load_yaml, plain_data, show_value
 
 _PACKAGED = Path(__file__).parent
 
@@ -49,18 +49,20 @@ def _read_recipe(path: Path, extended_by: tuple[Path, ...]) -> Recipe:
     if path.resolve() in extended_by:
         chain = " -> ".join(p.name for p in (*extended_by, path))
         raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
-    data = _read_mapping(path)
+    data, resolved = _read_mapping(path)
     base = data.pop("extends", None)
     origins = {leaf: str(path) for leaf, _ in leaves(data)}
+    layers = () if resolved else (str(path),)
     if base is None:
-        return Recipe(data, origins)
+        return Recipe(data, origins, layers)
     if not isinstance(base, str):
         raise ConfigError(f"extends: expected the file name of another recipe, got {show_value(base)} in {path}")
     below = _read_recipe(path.parent / base, (*extended_by, path.resolve()))
-    return Recipe(_merge(below, data), below.origins | origins)
+    return Recipe(_merge(below, data), below.origins | origins, (*below.layers, *layers))
 
 
-def _read_mapping(path: Path) -> dict[str, object]:
+def _read_mapping(path: Path) -> tuple[dict[str, object], bool]:
+    """A recipe's data, and whether it is a resolved config, as a run has one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -70,11 +72,12 @@ def _read_mapping(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read this recipe: {error.strerror}") from None
     data = load_yaml(text, source=str(path))
+    resolved = text.startswith(RESOLVED)
     if data is None:
-        return {}
+        return {}, resolved
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of sections, not {show_value(data)}")
-    return plain_data(data, str(path))
+    return plain_data(data, str(path)), resolved
 
 
 def _nearby(path: Path) -> str:

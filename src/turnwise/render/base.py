@@ -5,11 +5,12 @@ text, role headers, tool output and forced ends are context; only sampled ids ar
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from turnwise.types import Message, ToolSpec
 
 
+@runtime_checkable
 class Render(Protocol):
     """One way of writing a conversation in tokens."""
 

@@ -8,15 +8,24 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from turnwise.errors import RenderError
+from turnwise.errors import ConfigError, RenderError
+from turnwise.plugins import PluginKind, check_arguments, find_plugin
+from turnwise.render.base import Render
 from turnwise.render.formats import format_message, parse_text
-from turnwise.render.template import ChatTemplate, RenderSettings, Tokenizer
+from turnwise.render.template import CHAT, ChatTemplate, RenderSettings, Tokenizer
 from turnwise.types import Message, ToolSpec
 
 # Llama 3's end of a message that expects a tool's answer: its template writes it for built-in tools alone, but
 # the models sample it after other calls too.
 _OTHER_ENDS: Final = ("<|eom_id|>",)
 _EXTENSIONS_KEPT: Final = 1024
+RENDERER: Final = PluginKind(
+    key="render.name",
+    noun="renderer",
+    group="turnwise.renderers",
+    args="render.args",
+    contract="write a class with the methods of turnwise.render.Render",
+)
 
 
 class ChatRender:
@@ -98,6 +107,14 @@ class ChatRender:
         return tuple(self._tokenizer.encode(sound, add_special_tokens=False))
 
 
-def make_render(tokenizer: Tokenizer, settings: RenderSettings | None = None) -> ChatRender:
+def make_render(tokenizer: Tokenizer, settings: RenderSettings | None = None) -> Render:
     """The renderer of a tokenizer: `make_render(AutoTokenizer.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct"))`."""
-    return ChatRender(tokenizer, settings or RenderSettings())
+    settings = settings or RenderSettings()
+    if settings.name == CHAT:
+        return ChatRender(tokenizer, settings)
+    found = find_plugin(RENDERER, settings.name, {CHAT: f"{__name__}:ChatRender"})
+    assert callable(found), "nothing else is found"
+    made = found(tokenizer, **check_arguments(RENDERER, settings.name, found, settings.args, supplied=1))
+    if not isinstance(made, Render):
+        raise ConfigError(f"render.name: '{settings.name}' made {type(made).__name__}; {RENDERER.contract}")
+    return made

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from jinja2 import TemplateError
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from turnwise.errors import RenderError
 from turnwise.render.formats import CallFormat, format_message, parse_text
@@ -21,6 +21,8 @@ from turnwise.settings import Settings
 from turnwise.types import Json, Message, ToolSpec
 
 ChatMessage: TypeAlias = Mapping[str, Json]
+CHAT: Final = "chat"
+"""The name of the renderer by chat template."""
 
 # Letters only: no template trims, escapes or reformats them, and no tokenizer knows the words.
 _SENTINEL: Final = "qzSENTINELzq"
@@ -38,6 +40,11 @@ _PROBE: Final = ToolSpec(
 class RenderSettings(Settings):
     """How conversations are written in tokens."""
 
+    name: str = CHAT
+    """`chat` writes by the tokenizer's chat template; a renderer of your own is named `module:Class` or
+    `file.py:Class` and made as `Class(tokenizer, **args)`."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further arguments of a renderer of your own."""
     template: Path | None = None
     """A Jinja file to use in place of the tokenizer's own chat template."""
     tool_style: Literal["auto", "native", "system"] = "auto"
@@ -46,6 +53,9 @@ class RenderSettings(Settings):
     writes are ones we read."""
     variables: dict[str, bool | int | str] = Field(default_factory=dict)
     """Passed to the template, which must know them: `{enable_thinking: false}`, `{date_string: 26 Jul 2024}`."""
+
+    def unread(self) -> Mapping[str, str]:
+        return dict.fromkeys(("args",) if self.name == CHAT else ("template", "tool_style", "variables"), "name")
 
 
 class AddedToken(Protocol):

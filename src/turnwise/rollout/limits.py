@@ -4,6 +4,8 @@ There are five limits, each with its own `StopReason` or `Finish`, and no two of
 (a model behind an API) can only be held to turns, to the tokens of a turn and to seconds.
 """
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from turnwise.agents.decoding import Decoding
@@ -43,3 +45,6 @@ class RolloutSettings(Limits, Decoding):
     to the logprobs of the weights that sampled correct for it."""
     concurrency: int = Field(default=1024, ge=1)
     """Episodes under way at once; the engine's slots bound those that sample at once."""
+
+    def unread(self) -> Mapping[str, str]:
+        return {"replay": "task_sampler"} if self.task_sampler == "uniform" else {}

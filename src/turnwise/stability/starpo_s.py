@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from turnwise.credit.estimate import CreditSettings, Estimator
+from turnwise.credit.settings import CreditSettings, EstimatorName
 from turnwise.losses.settings import LossSettings
 from turnwise.settings import Settings
 from turnwise.stability.filters import FilterSettings
@@ -32,7 +32,7 @@ class RemedySettings(Settings):
     """How far a probability ratio may rise."""
     kl_coef: float | None = Field(default=0.0, ge=0)
     """Coefficient of the divergence from the policy at the start."""
-    estimator: Estimator | None = "gae"
+    estimator: EstimatorName | None = "gae"
     """How credit is assigned; one with a critic needs no group to compare with."""
     critic_warmup: int = Field(default=2, ge=0)
     """Updates in which only the critic learns, where the run itself has none."""
@@ -48,5 +48,5 @@ class RemedySettings(Settings):
         )
 
 
-def _given(values: dict[str, float | None] | dict[str, Estimator | None]) -> dict[str, object]:
+def _given(values: dict[str, float | None] | dict[str, EstimatorName | None]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}

@@ -65,7 +65,7 @@ class SearchQA(ToolEnv):
         cache: str = "auto",
         passages: int = 5,
         passage_chars: int = 1000,
-        rewards: Mapping[str, float] | Sequence[str | Reward] = (format_gated_exact_match,),
+        rewards: str | Mapping[str, float] | Sequence[str | Reward | Mapping[str, Json]] = (format_gated_exact_match,),
         found_gold: float = 0.0,
         search_cost: float = 0.0,
         max_turns: int = 5,
@@ -88,7 +88,8 @@ class SearchQA(ToolEnv):
             passages: How many passages a search shows.
             passage_chars: Longer passages are cut to so many characters each.
             rewards: What the answer is worth: weights by name (`format_gated_exact_match`, `format_gated_f1`,
-                `exact_match`, `f1`, `format`), or rewards of your own. As in Agent-R1, the first of these.
+                `exact_match`, `f1`, `format`), or rewards of your own. As in Agent-R1, the first of these. A reward of
+                your own is named `module:name`; with arguments, `{name: module:name, weight: 0.1, args: {...}}`.
             found_gold: Paid for each supporting passage, the first time a search returns it.
             search_cost: Charged for each search.
             max_turns: Part of the task: the last turn must be the answer.
