@@ -1,26 +1,50 @@
-"""turnwise: train LLM agents with end-to-end reinforcement learning over many turns of tools and environments."""
+"""turnwise: train LLM agents with end-to-end reinforcement learning over many turns of tools and environments.
+
+Invariant: importing the package imports no torch; `train` and `evaluate`, which need it, are imported on first use.
+"""
 
 from typing import TYPE_CHECKING
 
-from turnwise.envs import Env, ToolEnv
-from turnwise.rewards import reward
+from turnwise.envs import Env, ToolEnv, check_env
+from turnwise.rewards import Episode, Reward, reward
 from turnwise.tools import tool
-from turnwise.types import Message, Step, Task, ToolResult
+from turnwise.types import Message, Step, Task, ToolResult, Trajectory
 
 if TYPE_CHECKING:
-    from turnwise.api import train
+    from turnwise.api import evaluate, train
+    from turnwise.config import Config
 
 __version__ = "0.1.0"
-__all__ = ["Env", "Message", "Step", "Task", "ToolEnv", "ToolResult", "reward", "tool", "train"]
+__all__ = [
+    "Config",
+    "Env",
+    "Episode",
+    "Message",
+    "Reward",
+    "Step",
+    "Task",
+    "ToolEnv",
+    "ToolResult",
+    "Trajectory",
+    "check_env",
+    "evaluate",
+    "reward",
+    "tool",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:
-    """`train` brings torch and transformers, so it is imported when it is first asked for."""
-    if name == "train":
+    """`Config` brings every room's settings, `train` and `evaluate` torch: each is imported when it is asked for."""
+    if name == "Config":
+        from turnwise.config import Config
+
+        return Config
+    if name in ("evaluate", "train"):
         from turnwise.compute.process import configure_process
 
         configure_process()  # before torch loads OpenMP
-        from turnwise.api import train
+        from turnwise import api
 
-        return train
+        return getattr(api, name)
     raise AttributeError(f"module 'turnwise' has no attribute '{name}'")

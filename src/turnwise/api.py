@@ -1,26 +1,31 @@
-"""Training from Python: what the command line does, with objects in place of files."""
+"""Training and evaluation from Python: what the command line does, with objects in place of names."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from turnwise.compute.process import configure_process
-from turnwise.config import ALGORITHMS, Config, check_config
+from turnwise.config import ALGORITHMS, Config, check_config, check_read, load_run_config
 from turnwise.envs.base import Env
+from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError
+from turnwise.evaluation import Evaluation
+from turnwise.plugins import name_object
 from turnwise.runs import Display, RunDirectory
-from turnwise.settings import parse_settings
+from turnwise.settings import KeyPath, Recipe, leaves, parse_settings, rank_values
 from turnwise.spelling import suggest
+from turnwise.training.evaluate import run_evaluation
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
 
 
 def train(
     *,
-    env: Env | str,
-    model: str | Mapping[str, object] = "small",
+    config: Config | None = None,
+    env: Env | str | None = None,
+    model: str | Mapping[str, object] | None = None,
     tasks: Sequence[Task] | None = None,
-    algorithm: str = "grpo",
-    steps: int = 100,
+    algorithm: str | None = None,
+    steps: int | None = None,
     run: str | Path = "runs/train",
     resume: bool = False,
     display: Display | None = None,
@@ -29,32 +34,122 @@ def train(
     """Trains an agent: `turnwise.train(model="Qwen/Qwen2.5-0.5B-Instruct", env=MyEnv(), algorithm="grpo")`.
 
     Args:
-        env: An environment, or the name of one.
+        config: The whole experiment as one value, in place of `model`, `algorithm`, `steps` and sections.
+        env: An environment, or the name of one; beside a config, an environment that stands in for the one it names.
         model: `small`, a Hugging Face id, a folder, or a .gguf file; or that section of a recipe, as a mapping.
         tasks: Tasks to train and evaluate on, in place of the environment's own.
-        algorithm: A name in `turnwise.config.ALGORITHMS`: ppo, grpo, rloo, gigpo, dr-grpo, reinforce++ and others.
-        steps: Training steps.
+        algorithm: A name in `turnwise.config.ALGORITHMS`: ppo, grpo (the default), rloo, gigpo and others.
+        steps: Training steps (default: 100).
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.
         display: Where progress is shown; the terminal by default.
-        sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`.
+        sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`. A
+            plug-in may be the object itself: `credit={"estimator": my_estimator}`.
     """
     configure_process()
+    if steps is not None:
+        sections["steps"] = steps
+    config = _resolve("turnwise.train(...)", config, env, model, algorithm, sections)
+    return run_training(config, run, resume=resume, env=_env_at_hand(env), tasks=tasks, display=display)
+
+
+def evaluate(
+    *,
+    run: str | Path | None = None,
+    config: Config | None = None,
+    env: Env | str | None = None,
+    model: str | Mapping[str, object] | None = None,
+    tasks: Sequence[Task] | None = None,
+    display: Display | None = None,
+    **sections: object,
+) -> Evaluation:
+    """Evaluates an agent: `turnwise.evaluate(run="runs/train")`, or a model: `evaluate(model="small", env=MyEnv())`.
+
+    Args:
+        run: The folder of a run: its newest checkpoint is evaluated as its config says.
+        config: The whole experiment as one value, in place of `model` and sections.
+        env: An environment, or the name of one; beside a run or a config, one that stands in for the one it names.
+        model: `small`, a Hugging Face id, a folder, or a .gguf file; or that section of a recipe, as a mapping.
+        tasks: Tasks to evaluate on, in place of the environment's own.
+        display: Where progress is shown; the terminal by default.
+        sections: Further sections of a recipe: `evaluate={"tasks": 500, "temperature": 1.0}`.
+    """
+    configure_process()
+    caller = "turnwise.evaluate(...)"
+    if run is not None:
+        _refuse_both(caller, "run", {"config": config, "model": model, **sections})
+        config = load_run_config(run)
+    else:
+        config = _resolve(caller, config, env, model, None, sections)
+    return run_evaluation(config, display, env=_env_at_hand(env), tasks=tasks)
+
+
+def _resolve(
+    caller: str,
+    config: Config | None,
+    env: Env | str | None,
+    model: str | Mapping[str, object] | None,
+    algorithm: str | None,
+    sections: Mapping[str, object],
+) -> Config:
+    """The experiment that the keywords mean, or the config that was given in their place."""
+    if env is not None and not isinstance(env, Env | str):
+        raise ConfigError(f"env: {env!r} is neither an environment nor the name of one; if it is a class, call it")
+    if config is not None:
+        _refuse_both(caller, "config", {"model": model, "algorithm": algorithm, **sections})
+        if env is not None:
+            config = config.model_copy(update={"env": EnvSettings(name=_name_env(env))})
+        check_read(check_config(config))
+        return config
+    if env is None:
+        raise ConfigError(f"{caller}: give an environment: env=MyEnv(), or a name such as env='encyclopedia'")
+    if model is None:
+        raise ConfigError(f"{caller}: give a model: model='small' for the built-in one, a folder, or a Hugging Face id")
+    algorithm = algorithm or "grpo"
     if algorithm not in ALGORITHMS:
         raise ConfigError(
             f"algorithm: '{algorithm}' is unknown{suggest(algorithm, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}"
         )
-    if not isinstance(env, Env | str):
-        raise ConfigError(f"env: {env!r} is neither an environment nor the name of one; if it is a class, call it")
-    named = env if isinstance(env, str) else f"{type(env).__module__}:{type(env).__qualname__}"
-    section = {"name": model} if isinstance(model, str) else model
-    data: dict[str, object] = {"env": {"name": named}, "model": section, "steps": steps}
-    for source in (ALGORITHMS[algorithm], sections):
-        for name, values in source.items():
-            base = data.get(name)
-            merged = isinstance(base, Mapping) and isinstance(values, Mapping)
-            data[name] = {**base, **values} if merged else values  # type: ignore[dict-item]  # both are mappings
-    config = check_config(parse_settings(Config, data, source="turnwise.train(...)"))
-    return run_training(
-        config, run, resume=resume, env=None if isinstance(env, str) else env, tasks=tasks, display=display
-    )
+    chosen = {"env": {"name": _name_env(env)}, "model": {"name": model} if isinstance(model, str) else model}
+    given = _merge({f"algorithm='{algorithm}'": ALGORITHMS[algorithm], caller: _name_objects({**chosen, **sections})})
+    made = check_config(parse_settings(Config, given, source=caller))
+    check_read(made, rank_values(given))
+    return made
+
+
+def _refuse_both(caller: str, whole: str, given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{caller}: {name} is part of the {whole}: give one of the two")
+
+
+def _name_env(env: Env | str) -> str:
+    return env if isinstance(env, str) else name_object(type(env))
+
+
+def _env_at_hand(env: Env | str | None) -> Env | None:
+    """The environment at hand; None leaves it to the config, which names it."""
+    return env if isinstance(env, Env) else None
+
+
+def _name_objects(data: object) -> object:
+    """Plain data, with functions and classes as the names that `find_plugin` knows them by."""
+    if isinstance(data, Mapping):
+        return {key: _name_objects(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_name_objects(value) for value in data]
+    return name_object(data) if callable(data) else data
+
+
+def _merge(layers: Mapping[str, object]) -> Recipe:
+    """Sections of several origins, the later over the earlier, key by key."""
+    data: dict[str, object] = {}
+    origins: dict[KeyPath, str] = {}
+    for origin, layer in layers.items():
+        assert isinstance(layer, Mapping)
+        origins |= {path: origin for path, _ in leaves(layer)}
+        for name, values in layer.items():
+            below = data.get(name)
+            both = isinstance(below, Mapping) and isinstance(values, Mapping)
+            data[name] = {**below, **values} if both else values  # type: ignore[dict-item]  # both are mappings
+    return Recipe(data, origins, tuple(layers))

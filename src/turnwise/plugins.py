@@ -227,7 +227,7 @@ def _checked(kind: PluginKind, key: str, hint: object, value: JsonValue) -> obje
 
 def _adapter(hint: object) -> TypeAdapter[object]:
     try:
-        return TypeAdapter(hint)
+        return TypeAdapter(hint)  # type: ignore[arg-type]  # an annotation, whatever it is
     except PydanticSchemaGenerationError:
         # `rewards: Sequence[str | Reward]`: names can be written in a recipe, objects cannot.
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))  # type: ignore[arg-type]

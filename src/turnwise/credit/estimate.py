@@ -12,8 +12,7 @@ def estimate(tokens: TokenBatch, settings: CreditSettings) -> Credit:
     """Runs the estimator that `settings` names; its advantages are finite, or this raises."""
     function = find_plugin(ESTIMATOR, settings.estimator, KNOWN)
     assert callable(function)
-    credit = function(tokens, **settings.arguments())
-    _check_contract(credit, tokens, settings)
+    credit = _check_contract(function(tokens, **settings.arguments()), tokens, settings)
     if not torch.isfinite(credit.advantage).all():
         raise TurnwiseError(
             f"credit.estimator: {settings.estimator} gave an advantage that is not finite: the policy or the critic "
@@ -22,7 +21,7 @@ def estimate(tokens: TokenBatch, settings: CreditSettings) -> Credit:
     return credit
 
 
-def _check_contract(credit: object, tokens: TokenBatch, settings: CreditSettings) -> None:
+def _check_contract(credit: object, tokens: TokenBatch, settings: CreditSettings) -> Credit:
     """An estimator of the user's own may return anything; ours pass at no cost."""
     name = f"credit.estimator: {settings.estimator}"
     if not isinstance(credit, Credit):
@@ -34,3 +33,4 @@ def _check_contract(credit: object, tokens: TokenBatch, settings: CreditSettings
         )
     if settings.needs_critic and credit.value_target is None:
         raise ConfigError(f"{name} needs a critic, but returned no targets to train it on: set Credit.value_target")
+    return credit

@@ -16,7 +16,8 @@ import torch
 
 from turnwise.compute.layout import MicroBatch, MicroBatches, Rows, pack, pad
 from turnwise.credit.base import TokenBatch
-from turnwise.losses.aggregate import Aggregation, token_weights
+from turnwise.losses.aggregate import token_weights
+from turnwise.losses.settings import Aggregation
 from turnwise.types import Group, StopReason, Trajectory, lay_out
 
 PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]

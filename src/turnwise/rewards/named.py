@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
+
 from turnwise.errors import ConfigError, RewardError
 from turnwise.plugins import PluginKind, PluginSettings, check_arguments, find_plugin, names_of
 from turnwise.rewards.reward import (
@@ -52,7 +54,7 @@ def _choose(one: str | Reward | Mapping[str, Json]) -> Reward:
     return _find(one) if isinstance(one, str) else one
 
 
-def _find(name: str, args: Mapping[str, Json] | None = None) -> Reward:
+def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> Reward:
     """A named reward, or what a function that returns one makes of `args`."""
     if name not in NAMED and ":" not in name and name not in names_of(REWARD, {}):
         there = [*NAMED, *names_of(REWARD, {})]
@@ -63,7 +65,7 @@ def _find(name: str, args: Mapping[str, Json] | None = None) -> Reward:
             raise ConfigError(f"rewards: {name} takes no args")
         return found
     assert callable(found), "nothing else is found"
-    made = found(**check_arguments(REWARD, name, found, dict(args or {})))
+    made = found(**check_arguments(REWARD, name, found, args or {}))
     if not isinstance(made, Reward):
         raise ConfigError(f"rewards: '{name}' made {type(made).__name__}, not a reward; {REWARD.contract}")
     return made

@@ -18,7 +18,7 @@ from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
 from turnwise.models.loading import LoadedModel, load_model, require_context
-from turnwise.render import ChatRender, format_message, make_render
+from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, run_episode
 from turnwise.types import StopReason, Task
 
@@ -36,7 +36,7 @@ class Components:
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
     loaded: LoadedModel
-    render: ChatRender
+    render: Render
     engine: Engine
     autocast: torch.dtype | None
     ledger: Ledger
