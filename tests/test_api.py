@@ -4,9 +4,10 @@ import pytest
 import yaml
 
 import turnwise
-from tiny_runs import SIGNALS, SMALLEST, Signals, Silent, records, same_weights, tiny_data, weights
+from tiny_runs import SIGNALS, SMALLEST, Signals, Silent, records, same_weights, tiny_config, tiny_data, weights
 from turnwise import Env, Message, Step, Task, ToolEnv, tool
 from turnwise.cli.main import main
+from turnwise.config import load_config
 from turnwise.errors import ConfigError, EnvError
 from turnwise.rewards import exact_match_reward
 from turnwise.runs import RunDirectory, read_trajectories
@@ -76,7 +77,8 @@ def test_it_is_the_run_that_the_command_line_makes(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tiny_data(credit={"estimator": "gae"}, seed=5)))
     assert main(["train", str(recipe), "--run", str(tmp_path / "cli")]) == 0
-    options = {"algorithm": "ppo", "steps": 1, "seed": 5, "display": Silent(), **TINY}
+    critic = tiny_data(credit={"estimator": "gae"})["learner"]
+    options = {"algorithm": "ppo", "steps": 1, "seed": 5, "display": Silent(), **TINY, "learner": critic}
     for run in (
         turnwise.train(env=SIGNALS, run=tmp_path / "name", **options),
         turnwise.train(env=Signals(), run=tmp_path / "object", **options),
@@ -126,13 +128,64 @@ def test_an_episode_need_not_end_by_itself(tmp_path):
         ({"env": Shop()}, EnvError, "Shop brings no tasks: pass tasks="),
         ({"env": Shop}, ConfigError, "env: .*Shop.* is neither an environment nor"),
         ({"tasks": [{"question": "What is tea?"}]}, EnvError, "tasks: .* is not a Task"),
+        (
+            {"model": None},
+            ConfigError,
+            "give a model: model='small' for the built-in one, a folder, or a Hugging Face id",
+        ),
+        ({"env": None}, ConfigError, "give an environment: env=MyEnv"),
+        ({"config": tiny_config()}, ConfigError, "model is part of the config: give one of the two"),
+        ({"config": tiny_config(), "model": None, "seed": 3}, ConfigError, "seed is part of the config"),
+        (
+            {"credit": {"lam": 0.9}},
+            ConfigError,
+            "credit.lam: never read while credit.estimator is grpo: remove it, or ",
+        ),
+        (
+            {"credit": {"estimator": Shop}},
+            ConfigError,
+            "credit.estimator: 'Shop' of test_api is not an estimator; write a function of a TokenBatch",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(wrong, error, said, tmp_path):
     with pytest.raises(error, match=said) as raised:
-        turnwise.train(**{"env": Signals(), "run": tmp_path / "run", "display": Silent(), **wrong})
+        turnwise.train(**{"env": Signals(), "model": "small", "run": tmp_path / "run", "display": Silent(), **wrong})
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_whole_config_is_the_same_run(tmp_path):
+    """And an environment at hand stands in for the one that the config names."""
+    config = tiny_config(seed=5)
+    runs = [
+        turnwise.train(config=config, run=tmp_path / "config", display=Silent()),
+        turnwise.train(config=config, env=Signals(), run=tmp_path / "env", display=Silent()),
+        turnwise.train(env=SIGNALS, steps=1, seed=5, run=tmp_path / "keywords", display=Silent(), **TINY),
+    ]
+    assert records(runs[0]) == records(runs[1]) == records(runs[2])
+
+
+def test_an_algorithm_gives_way_to_a_section(tmp_path):
+    """GiGPO's own discount is not the user's mistake when the user takes another estimator."""
+    options = {"env": Signals(), "steps": 1, "run": tmp_path / "run", "display": Silent(), **TINY}
+    run = turnwise.train(algorithm="gigpo", credit={"estimator": "rloo"}, **options)
+    assert load_config(run.config).credit.estimator == "rloo"
+
+
+def test_evaluates_a_run_a_model_or_a_config(tmp_path):
+    options = {"env": Signals(), "display": Silent(), **TINY}
+    run = turnwise.train(steps=1, run=tmp_path / "run", **options)
+    of_run = turnwise.evaluate(run=run.path, display=Silent())
+    last = records(run, "evaluate")[-1]
+    assert of_run.metrics()["evaluate/success"] == last["evaluate/success"]
+    by_keywords = turnwise.evaluate(**options)
+    by_config = turnwise.evaluate(config=tiny_config(), display=Silent())
+    assert by_keywords.metrics() == by_config.metrics()
+    with pytest.raises(ConfigError, match="model is part of the run: give one of the two"):
+        turnwise.evaluate(run=run.path, model="small")
+    with pytest.raises(ConfigError, match="give a model"):
+        turnwise.evaluate(env=Signals())
 
 
 def test_the_package_names_what_a_user_needs():

@@ -112,3 +112,86 @@ def test_a_run_that_has_saved_nothing_cannot_be_evaluated(tmp_path):
         run_tiny(tmp_path / "run", sft=SFT, die=lambda event, number: event == "cold start")
     with pytest.raises(RunError, match="has no checkpoint yet"):
         load_run_config(tmp_path / "run")
+
+
+def given(tmp_path, overrides=(), base=None, **sections):
+    """A recipe of these sections, over a base if one is given, loaded as the command line loads it."""
+    data = {"env": {"name": "bandit"}, **sections}
+    if base is not None:
+        (tmp_path / "base.yaml").write_text(yaml.safe_dump({"env": {"name": "bandit"}, **base}))
+        data["extends"] = "base.yaml"
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(data))
+    return load_config(tmp_path / "recipe.yaml", overrides)
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "chooser"),
+    [
+        ({"credit": {"lam": 0.9}}, "credit.lam", "credit.estimator is grpo"),
+        ({"credit": {"lam": 1.0}}, "credit.lam", "credit.estimator is grpo"),
+        ({"credit": {"estimator": "rloo", "divide_by_std": False}}, "credit.divide_by_std", "credit.estimator is rloo"),
+        ({"credit": {"args": {"a": 1}}}, "credit.args", "credit.estimator is grpo"),
+        ({"loss": {"form": "cispo", "clip_low": 0.1}}, "loss.clip_low", "loss.form is cispo"),
+        ({"loss": {"kl_in": "reward"}}, "loss.kl_in", "loss.kl_coef is 0.0"),
+        ({"loss": {"value_clip": 0.2}}, "loss.value_clip", "credit.estimator is grpo"),
+        ({"learner": {"critic": {"warmup": 2}}}, "learner.critic", "credit.estimator is grpo"),
+        (
+            {"learner": {"optimizer": {"final_lr_share": 0.1}}},
+            "learner.optimizer.final_lr_share",
+            "schedule is constant",
+        ),
+        ({"rollout": {"replay": 0.3}}, "rollout.replay", "rollout.sampler is uniform"),
+        ({"model": {"name": "some/model", "small": {"layers": 3}}}, "model.small", "model.name is some/model"),
+        ({"sft": {"chats": "a.jsonl", "demonstrations": 3}}, "sft.demonstrations", "sft.chats is a.jsonl"),
+        ({"render": {"args": {"a": 1}}}, "render.args", "render.name is chat"),
+    ],
+)
+def test_a_setting_that_the_algorithm_never_reads_is_an_error(tmp_path, sections, key, chooser):
+    with pytest.raises(ConfigError) as error:
+        given(tmp_path, **sections)
+    assert str(error.value).startswith(f"{key}: never read while ")
+    assert chooser in str(error.value)
+    assert "\n" not in str(error.value)
+    assert given(tmp_path, ["steps=0"], **sections), "without training, nothing is asked to be read"
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"credit": {"estimator": "gae", "lam": 0.9}, "learner": {"critic": {"warmup": 2}}, "loss": {"value_clip": 0.2}},
+        {"loss": {"kl_coef": 0.1, "kl_in": "reward", "kl_estimator": "k2"}},
+        {"credit": {"lam": 0.9}, "learner": {"critic": {"warmup": 2}}, "stability": {"mode": "auto"}},
+        {"rollout": {"sampler": "hard", "replay": 0.3}},
+    ],
+)
+def test_what_is_read_may_be_set(tmp_path, sections):
+    assert given(tmp_path, **sections)
+
+
+def test_what_was_set_for_the_algorithm_that_is_replaced_is_no_mistake(tmp_path):
+    ppo = {"credit": {"estimator": "gae", "lam": 0.9}, "learner": {"critic": {"warmup": 2}}}
+    assert given(tmp_path, base=ppo, credit={"estimator": "grpo"}).credit.lam == 0.9
+    assert given(tmp_path, ["credit.estimator=grpo"], **ppo).credit.lam == 0.9
+    with pytest.raises(ConfigError, match=r"^credit\.lam: never read while credit\.estimator is grpo"):
+        given(tmp_path, ["credit.estimator=grpo", "credit.lam=0.5"], **ppo)
+    with pytest.raises(ConfigError, match=r"^credit\.lam: never read while credit\.estimator is rloo"):
+        given(tmp_path, base={"credit": {"estimator": "rloo"}}, credit={"lam": 0.9})
+
+
+def test_a_config_that_was_written_out_still_loads_and_can_be_changed(tmp_path):
+    """It has every key, and nobody chose the defaults among them."""
+    config = given(tmp_path, credit={"estimator": "gae", "lam": 0.9}, learner={"critic": {"warmup": 2}})
+    (tmp_path / "config.yaml").write_text(dump_settings(config))
+    assert load_config(tmp_path / "config.yaml") == config
+    assert load_config(tmp_path / "config.yaml", ["credit.estimator=rloo"]).credit.estimator == "rloo"
+    with pytest.raises(ConfigError, match=r"^credit\.lam: never read"):
+        load_config(tmp_path / "config.yaml", ["credit.estimator=rloo", "credit.lam=0.5"])
+    (tmp_path / "again.yaml").write_text("extends: config.yaml\ncredit: {estimator: rloo}\n")
+    assert load_config(tmp_path / "again.yaml").credit.lam == 0.9
+
+
+def test_a_plug_in_is_looked_at_before_the_run_begins(tmp_path):
+    with pytest.raises(ConfigError, match=r"^credit\.estimator: there is no module 'no_such_package'"):
+        given(tmp_path, credit={"estimator": "no_such_package:mine"})
+    with pytest.raises(ConfigError, match=r"credit\.estimator: 'grop' is not an estimator \(did you mean 'grpo'\?\)"):
+        given(tmp_path, credit={"estimator": "grop"})

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,9 +174,11 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.compute.process",
         "turnwise.render.formats",
         "turnwise.tools.search.server",
+        "turnwise.config",
+        "turnwise.plugins",
     ],
 )
-def test_environments_are_written_without_waiting_for_torch(module):
+def test_environments_and_configs_are_written_without_waiting_for_torch(module):
     heavy = {"torch", "transformers", "faiss", "sentence_transformers"}
     code = f"import sys, {module}; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -189,3 +192,12 @@ def _without_type_checking(tree: ast.Module) -> ast.Module:
             return None if guards else self.generic_visit(node)
 
     return Drop().visit(tree)
+
+
+def test_every_public_name_but_two_is_there_without_torch():
+    names = sorted(set(turnwise.__all__) - {"train", "evaluate"})
+    code = f"import sys; from turnwise import {', '.join(names)}; sys.exit('torch' in sys.modules)"
+    began = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert time.monotonic() - began < 10, "about a second on a quiet machine; torch alone takes several"

@@ -78,7 +78,7 @@ def evaluate(
     caller = "turnwise.evaluate(...)"
     if run is not None:
         _refuse_both(caller, "run", {"config": config, "model": model, **sections})
-        config = load_run_config(run)
+        config = _with_env(load_run_config(run), env)
     else:
         config = _resolve(caller, config, env, model, None, sections)
     return run_evaluation(config, display, env=_env_at_hand(env), tasks=tasks)
@@ -97,10 +97,8 @@ def _resolve(
         raise ConfigError(f"env: {env!r} is neither an environment nor the name of one; if it is a class, call it")
     if config is not None:
         _refuse_both(caller, "config", {"model": model, "algorithm": algorithm, **sections})
-        if env is not None:
-            config = config.model_copy(update={"env": EnvSettings(name=_name_env(env))})
         check_read(check_config(config))
-        return config
+        return _with_env(config, env)
     if env is None:
         raise ConfigError(f"{caller}: give an environment: env=MyEnv(), or a name such as env='encyclopedia'")
     if model is None:
@@ -121,6 +119,10 @@ def _refuse_both(caller: str, whole: str, given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{caller}: {name} is part of the {whole}: give one of the two")
+
+
+def _with_env(config: Config, env: Env | str | None) -> Config:
+    return config if env is None else config.model_copy(update={"env": EnvSettings(name=_name_env(env))})
 
 
 def _name_env(env: Env | str) -> str:

@@ -97,10 +97,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def check_config(config: Config) -> Config:
-    """Refuses what each section allows but together cannot work."""
+    """Refuses what each section allows but together cannot work, and plug-ins that are not there or not made so."""
     config.rollout.require_trainable("rollout")
     if config.steps:
         _check_regimes(config)
+        config.credit.arguments()
+        config.loss.arguments()
     _check_serving(config)
     return config
 

@@ -63,23 +63,32 @@ class PluginKind:
 
 def find_plugin(kind: PluginKind, name: str, known: Known, accepts: Callable[[object], bool] = callable) -> object:
     """The object that a name stands for; `known` are the names that come with the package."""
-    if name in _OBJECTS:
-        return _OBJECTS[name]
     place, colon, attribute = _place(kind, name, known).rpartition(":")
     if not colon or not place or not attribute:
         raise ConfigError(f"{kind.key}: {unknown_name(kind, name, known)}")
-    module = _load_file(kind, Path(place), name) if place.endswith(".py") else _load_module(kind, place, name)
-    found: object = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = _OBJECTS.get(name)
     if found is None:
-        there = [key for key, value in vars(module).items() if accepts(value) and not key.startswith("_")]
-        raise ConfigError(
-            f"{kind.key}: {place} has no '{attribute}'{suggest(attribute, there)}; its {kind.noun}s are: "
-            f"{', '.join(there) or 'none'}"
-        )
+        module = _load_file(kind, Path(place), name) if place.endswith(".py") else _load_module(kind, place, name)
+        found = getattr(module, attribute, None)
+        if found is None:
+            there = [key for key, value in vars(module).items() if accepts(value) and not key.startswith("_")]
+            raise ConfigError(
+                f"{kind.key}: {place} has no '{attribute}'{suggest(attribute, there)}; its {kind.noun}s are: "
+                f"{', '.join(there) or 'none'}"
+            )
     if not accepts(found):
         raise ConfigError(f"{kind.key}: '{attribute}' of {place} is not {kind.one}; {kind.contract}")
+    return found
+
+
+def find_function(kind: PluginKind, name: str, known: Known) -> Callable[..., object]:
+    """The function that a name stands for."""
+
+    def accepts(value: object) -> TypeGuard[Callable[..., object]]:
+        return callable(value) and not isinstance(value, type)
+
+    found = find_plugin(kind, name, known, accepts)
+    assert accepts(found), "only what is accepted is found"
     return found
 
 

@@ -60,9 +60,13 @@ _BASE: Mapping[str, object] = {
     "model": {"small": SMALLEST},
     "steps": 1,
     "rollout": {"groups_per_step": 4, "group_size": 4, "turn_tokens": 4, "max_turns": 3},
-    "learner": {"optimizer": {"lr": 3e-3}, "critic": {"optimizer": {"lr": 1e-2}}},
+    "learner": {"optimizer": {"lr": 3e-3}},
     "evaluate": {"tasks": 4},
 }
+_CRITIC: Mapping[str, object] = {"critic": {"optimizer": {"lr": 1e-2}}}
+"""Of runs that have one, or may get one: elsewhere it would be a setting that nothing reads."""
+_WITH_CRITIC = ("gae", "turn-gae", "bilevel-gae")
+_STARPO_S = ("auto", "always")
 SFT: Mapping[str, object] = {"demonstrations": 512, "batch": 16, "optimizer": {"lr": 1e-2, "schedule": "cosine"}}
 """Enough for the words to be known, and none of them preferred."""
 
@@ -74,6 +78,8 @@ def tiny_data(**sections: object) -> dict[str, object]:
         below = data.get(name)
         joins = isinstance(below, Mapping) and isinstance(values, Mapping)
         data[name] = {**below, **values} if joins else values
+    if data.get("credit", {}).get("estimator") in _WITH_CRITIC or data.get("stability", {}).get("mode") in _STARPO_S:
+        data["learner"] = {**_CRITIC, **data["learner"]}
     return data
 
 

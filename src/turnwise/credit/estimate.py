@@ -5,13 +5,12 @@ import torch
 from turnwise.credit.base import Credit, TokenBatch
 from turnwise.credit.settings import ESTIMATOR, KNOWN, CreditSettings
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.plugins import find_plugin
+from turnwise.plugins import find_function
 
 
 def estimate(tokens: TokenBatch, settings: CreditSettings) -> Credit:
     """Runs the estimator that `settings` names; its advantages are finite, or this raises."""
-    function = find_plugin(ESTIMATOR, settings.estimator, KNOWN)
-    assert callable(function)
+    function = find_function(ESTIMATOR, settings.estimator, KNOWN)
     credit = _check_contract(function(tokens, **settings.arguments()), tokens, settings)
     if not torch.isfinite(credit.advantage).all():
         raise TurnwiseError(

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from turnwise.plugins import PluginKind, check_arguments, find_plugin, name_object, require_name
+from turnwise.plugins import PluginKind, check_arguments, find_function, name_object, require_name
 from turnwise.settings import Settings
 
 
@@ -122,8 +122,7 @@ class CreditSettings(Settings):
         taken = {name: getattr(self, name) for name in info.reads}
         if self.estimator in ESTIMATORS:
             return taken
-        function = find_plugin(ESTIMATOR, self.estimator, KNOWN)
-        assert callable(function)
+        function = find_function(ESTIMATOR, self.estimator, KNOWN)
         return taken | check_arguments(ESTIMATOR, self.estimator, function, self.args, supplied=1, but=info.reads)
 
     def unread(self) -> Mapping[str, str]:
@@ -137,8 +136,7 @@ def _readable() -> list[str]:
 
 
 def _describe(name: str) -> EstimatorInfo:
-    function = find_plugin(ESTIMATOR, name, KNOWN)
-    assert callable(function)
+    function = find_function(ESTIMATOR, name, KNOWN)
     parameters = list(inspect.signature(function).parameters)[1:]
     return EstimatorInfo(
         place=name,

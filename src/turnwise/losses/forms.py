@@ -11,7 +11,7 @@ import torch
 from turnwise.errors import ConfigError
 from turnwise.losses.policy import PolicyLoss
 from turnwise.losses.settings import FORM, KNOWN, LossSettings
-from turnwise.plugins import find_plugin
+from turnwise.plugins import find_function
 
 
 def surrogate_loss(
@@ -22,8 +22,7 @@ def surrogate_loss(
     settings: LossSettings,
 ) -> PolicyLoss:
     """The policy loss per token [M], by the form that `settings` names."""
-    form = find_plugin(FORM, settings.form, KNOWN)
-    assert callable(form)
+    form = find_function(FORM, settings.form, KNOWN)
     arguments = settings.arguments()
     if settings.info.takes_segment:
         arguments["segment"] = segment

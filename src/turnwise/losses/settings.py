@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from turnwise.plugins import PluginKind, check_arguments, find_plugin, name_object, require_name
+from turnwise.plugins import PluginKind, check_arguments, find_function, name_object, require_name
 from turnwise.settings import Settings
 
 Aggregation: TypeAlias = Literal["token", "trajectory", "fixed"]
@@ -123,8 +123,7 @@ class LossSettings(Settings):
         taken = {name: getattr(self, name) for name in info.reads}
         if self.form in FORMS:
             return taken
-        function = find_plugin(FORM, self.form, KNOWN)
-        assert callable(function)
+        function = find_function(FORM, self.form, KNOWN)
         other = (*info.reads, "segment")
         return taken | check_arguments(FORM, self.form, function, self.args, supplied=3, but=other)
 
@@ -135,8 +134,7 @@ class LossSettings(Settings):
 
 
 def _describe(name: str) -> FormInfo:
-    function = find_plugin(FORM, name, KNOWN)
-    assert callable(function)
+    function = find_function(FORM, name, KNOWN)
     parameters = list(inspect.signature(function).parameters)[3:]
     reads = tuple(field for field in LossSettings.model_fields if field in parameters and field not in ("form", "args"))
     return FormInfo(place=name, reads=reads, takes_segment="segment" in parameters)
