@@ -10,7 +10,7 @@ class TurnwiseError(ValueError):
 
 
 class ConfigError(TurnwiseError):
-    """A recipe or an override that cannot mean anything: `rollout.taks: unknown key; did you mean 'tasks'?`"""
+    """A recipe, an override or a plug-in that is written wrongly: `rollout.grop_size: unknown key; ...`"""
 
 
 class ToolError(TurnwiseError):
@@ -30,11 +30,11 @@ class TokensError(TurnwiseError):
 
 
 class RenderError(TurnwiseError):
-    """A tokenizer that cannot speak: no chat template, no end-of-turn token."""
+    """A tokenizer that cannot write a conversation: no chat template, no end-of-turn token."""
 
 
 class ModelError(TurnwiseError):
-    """Weights that cannot be had, or that do not fit what the recipe asks of them."""
+    """Weights that cannot be loaded, or that do not fit the recipe."""
 
 
 class RunError(TurnwiseError):

@@ -7,6 +7,6 @@ import hashlib
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed for this path of parts: `derive_seed(run_seed, "luck", step, task.id, member)`."""
+    """A 63-bit seed for this path of parts: `derive_seed(run_seed, "evaluate", step)`."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

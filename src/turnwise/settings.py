@@ -1,7 +1,7 @@
 """The base of every configuration model, and the way from plain data to settings.
 
-Invariant: whatever a user can write wrongly (a key, a value, a file) becomes one line of `ConfigError` that says
-where it was written and what would have been right; nothing is coerced and nothing is ignored.
+Invariant: a wrong key, value or file is one line of `ConfigError` with its place and what would be right; unknown keys
+are errors with a suggestion; nothing is coerced and nothing is ignored.
 
 Each room keeps its settings beside the code that reads them; `config.py` only puts them together.
 """
@@ -20,7 +20,7 @@ from turnwise.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str, ...]
 RESOLVED = "# Every setting, defaults included, as it was resolved."
-"""What `dump_settings` begins with: nobody chose these values one by one."""
+"""The first line that `dump_settings` writes: these values were not chosen one by one."""
 
 
 class Settings(BaseModel):
@@ -57,7 +57,7 @@ class Recipe(dict[str, object]):
     def __init__(
         self, data: Mapping[str, object], origins: Mapping[KeyPath, str], layers: Sequence[str] | None = None
     ) -> None:
-        """`layers` are the files whose values were chosen by somebody, in the order in which they override."""
+        """`layers` are the files that were written by hand, in the order in which they override each other."""
         super().__init__(data)
         self.origins = dict(origins)
         self.layers = tuple(dict.fromkeys(origins.values()) if layers is None else layers)
@@ -219,8 +219,8 @@ def _explain(
     if kind == "missing":
         return f"{key}: required, but missing in {origin}{more}"
     if kind in ("value_error", "assertion_error"):
-        said = here[0]["msg"].partition(", ")[2]
-        return f"{key}: {said} ({origin}){more}" if key else f"{origin}: {said}{more}"
+        message = here[0]["msg"].partition(", ")[2]
+        return f"{key}: {message} ({origin}){more}" if key else f"{origin}: {message}{more}"
     expected = " or ".join(dict.fromkeys(_expected(error["msg"]) for error in here))
     return f"{key or 'the recipe'}: expected {expected}, got {show_value(here[0]['input'])} in {origin}{more}"
 
@@ -240,7 +240,7 @@ def _key_path(error: ErrorDetails, data: object) -> KeyPath:
 
 
 def _origin(path: KeyPath, origins: Mapping[KeyPath, str], source: str) -> str:
-    """Who wrote the value at `path`, or a part of it; the whole recipe when nobody did."""
+    """The file that gives the value at `path`, or a part of it; the whole recipe if none does."""
     writers = [origin for known, origin in origins.items() if known[: len(path)] == path[: len(known)]]
     return writers[-1] if path and writers else source
 
@@ -293,8 +293,9 @@ _WORDS = {
 
 
 def _expected(message: str) -> str:
-    said = message.removeprefix("Input should be ")
-    return _WORDS.get(said, f"a value {said}" if said.startswith(("greater", "less", "a multiple")) else said)
+    wanted = message.removeprefix("Input should be ")
+    bound = wanted.startswith(("greater", "less", "a multiple"))
+    return _WORDS.get(wanted, f"a value {wanted}" if bound else wanted)
 
 
 def explain_value(key: str, error: ValidationError) -> str:

@@ -21,7 +21,7 @@ class TokenBatch:
     """The credited tokens of a batch of whole trajectories, rows already joined in order of time."""
 
     reward: torch.Tensor
-    """[N] float: what the token earned; a turn's reward sits on the last action token of that turn."""
+    """[N] float: the token's reward; a turn's reward is on the last action token of that turn."""
     trajectory: torch.Tensor
     """[N] long: which trajectory the token is of, 0..T-1, never decreasing."""
     turn: torch.Tensor
@@ -29,7 +29,7 @@ class TokenBatch:
     group: torch.Tensor
     """[T] long: which group (task) each trajectory is of."""
     truncated: torch.Tensor
-    """[T] bool: cut off by a limit of ours, so that its value goes on after the last token."""
+    """[T] bool: truncated by a limit of ours, so that its value goes on after the last token."""
     value: torch.Tensor | None = None
     """[N] float: the critic's value of the state before the token; None without a critic."""
     final_value: torch.Tensor | None = None
@@ -39,7 +39,7 @@ class TokenBatch:
     within one group, and different groups never share a number. −1: that state has no name; None: no state has one."""
 
     def returns(self) -> torch.Tensor:
-        """[T]: everything each trajectory earned, on the way and at the end."""
+        """[T]: the sum of each trajectory's process and outcome rewards."""
         total = self.reward.new_zeros(len(self.group))  # [T]
         return total.index_add(0, self.trajectory, self.reward)
 

@@ -6,14 +6,14 @@
     target_t = A_t + V(s_t)
 
 Source: Wang et al., VAGEN, arXiv 2510.16907, also in RAGEN. e_k is the last token of turn k and V(e_k) the value of
-the state in which it is chosen; γ' and λ' are `turn_gamma` and `turn_lam`; γ and λ act inside a turn alone.
+the state before it; γ' and λ' are `turn_gamma` and `turn_lam`; γ and λ act inside a turn alone.
 Rewards: r_k is what the turn's last token earned, process and outcome rewards alike; r_t what a token before it earned
 (only a KL penalty does), which the turns before see as p_{k+1}, the sum over the next turn. So with γ = λ = γ' = λ' = 1
 every A_t is the return from t on less V(s_t), as in token-level GAE.
 Which token is a turn's last is the agent's own choice, so with λ' < 1 there is a bias even with an exact critic.
-Departures: turns are told by their number and not by nonzero rewards, so a trajectory that earned nothing is one like
-any other; V after the last turn is 0 when the environment ended the episode and the critic's own word when a limit
-of ours cut it off; `whiten` normalises advantages (never targets) over all credited tokens of the batch.
+Departures: turns are identified by their number and not by nonzero rewards, so a trajectory without reward is one like
+any other; V after the last turn is 0 when the environment ended the episode and the critic's value when a limit
+of ours truncated it; `whiten` normalises advantages (never targets) over all credited tokens of the batch.
 Shapes: N credited tokens, K turns, T trajectories.
 """
 
@@ -27,7 +27,7 @@ from turnwise.credit.values import require_values
 def bilevel_gae(
     tokens: TokenBatch, *, gamma: float, lam: float, turn_gamma: float, turn_lam: float, whiten: bool
 ) -> Credit:
-    """Turn-level advantages, handed down within each turn from its last token to its first; it needs a critic."""
+    """Turn-level advantages, propagated within each turn from its last token to its first; it needs a critic."""
     value, after_end = require_values(tokens, "bilevel-gae")  # [N], [T]
     turns = Turns.of(tokens)
     last_reward, last_value = tokens.reward[turns.last], value[turns.last]  # [K]

@@ -5,8 +5,8 @@
 Source: Schulman et al., arXiv 1506.02438. Here t counts *credited* tokens: with the advantage mask on, the token
 after the last of one turn is the first the agent samples in the next, whatever it read in between.
 Rewards: process and outcome rewards alike enter as r_t, at the token that earned them.
-Departures: V after the last token is 0 when the environment ended the episode and the critic's own word when a
-limit of ours cut it off; `whiten` normalises advantages (never targets) over all credited tokens of the batch.
+Departures: V after the last token is 0 when the environment ended the episode and the critic's value when a
+limit of ours truncated it; `whiten` normalises advantages (never targets) over all credited tokens of the batch.
 Shapes: N credited tokens, T trajectories.
 """
 

@@ -10,7 +10,7 @@ are in one state when the environment's `state_key` says so. With `divide_by_std
 Rewards: R is the sum of all the trajectory earned, process and outcome rewards together; r_{i,l} is what turn l earned.
 Departures: stds are the sample's (n − 1) and have no epsilon. A state visited once, or whose returns are equal, and a
 turn whose state has no name have A_step = 0: where no state repeats, this is GRPO. A trajectory that comes back to a
-state counts there once per visit. One that a limit cut off has earned what it has earned: no critic, no bootstrap.
+state counts there once per visit. A truncated trajectory's return is what it earned until then: no bootstrap.
 Shapes: N credited tokens, K turns, T trajectories.
 """
 

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation: a trajectory is judged against the others of its task.
+"""Group relative policy optimisation: a trajectory is compared with the others of its task.
 
     A = (R − mean(R_group)) / std(R_group)        for every token of the trajectory
 
@@ -6,7 +6,7 @@ Source: Shao et al., DeepSeekMath, arXiv 2402.03300 (outcome supervision). With 
 advantage of Dr. GRPO, which also has a name and a file of its own (dr_grpo.py).
 Rewards: R is the sum of all the trajectory earned, process and outcome rewards together; γ does not enter.
 Departures: the std is the sample's (n − 1) and has no epsilon; a group of one, or one whose returns are equal,
-says nothing and gives exactly 0. Statistics count trajectories, not rows or tokens.
+gives exactly 0. Statistics count trajectories, not rows or tokens.
 Shapes: N credited tokens, T trajectories.
 """
 

@@ -5,7 +5,7 @@
 Source: Hu et al., arXiv 2501.03262. The batch's mean and std run over all credited tokens.
 Rewards: process and outcome rewards enter at the token that earned them and count for the tokens before.
 Departures: t counts credited tokens, so a return is never reset nor decayed by what the agent read in between;
-the std is the sample's (n − 1) and has no epsilon; a batch without spread gives exactly 0.
+the std is the sample's (n − 1) and has no epsilon; a batch of equal returns gives exactly 0.
 Shapes: N credited tokens.
 """
 

@@ -4,7 +4,7 @@
 
 Source: Hu et al., arXiv 2501.03262. The batch's mean and std run over all credited tokens.
 Rewards: R is the sum of all the trajectory earned, process and outcome rewards together; γ does not enter.
-Departures: the std is the sample's (n − 1) and has no epsilon; a batch without spread gives exactly 0. Group means
+Departures: the std is the sample's (n − 1) and has no epsilon; a batch of equal returns gives exactly 0. Group means
 count trajectories; a group of one has D = 0.
 Shapes: N credited tokens, T trajectories.
 """

@@ -8,9 +8,9 @@ A baseline from all who reached turn k, oneself included, as in MT-GRPO, is bias
 this one depends on nothing that trajectory i did. So with γ = 1 the gradient is unbiased.
 Rewards: r_{i,l} is all that turn l's tokens earned, process and outcome rewards together; a turn is credited with what
 came at it or after, never with what was paid before.
-Departures: where nobody else reached turn k the baseline is 0, which is what the others earned from there on; a group
-of one is plain REINFORCE. What differs from its baseline by rounding alone gives exactly 0. A trajectory that a limit
-cut off has earned what it has earned: no critic, no bootstrap.
+Departures: where no other trajectory reached turn k the baseline is 0, which is what the others earned from there on; a
+group of one is plain REINFORCE. What differs from its baseline by rounding alone gives exactly 0. A truncated
+trajectory's return is what it earned until then: no bootstrap.
 Shapes: N credited tokens, K turns, T trajectories.
 """
 

@@ -17,7 +17,7 @@ class Peers:
     deviation: torch.Tensor
     """[T]: the return less the group's mean."""
     std: torch.Tensor
-    """[T]: the group's sample standard deviation; zero where the group has one member or no spread."""
+    """[T]: the group's sample standard deviation; zero where the group has one member or equal returns."""
     size: torch.Tensor
     """[T]: the members of the group, of the same dtype as the returns."""
 

@@ -4,10 +4,10 @@
 
 Source: GAE (Schulman et al., arXiv 1506.02438) on the step-level MDP of Agent-R1 (arXiv 2511.14460): a state is what
 the agent has read, an action the whole turn it answers with. γ and λ here are `turn_gamma` and `turn_lam`.
-V_k is the critic's word on the state in which the turn's first token is chosen; every token of the turn gets A_k.
+V_k is the critic value of the state before the turn's first token; every token of the turn gets A_k.
 Rewards: r_k is all that the turn's tokens earned, process and outcome rewards together (and a KL penalty, if any).
-Departures: V after the last turn is 0 when the environment ended the episode and the critic's own word when a limit
-of ours cut it off; the critic is taught on first tokens alone, since no other value is read; `whiten` normalises
+Departures: V after the last turn is 0 when the environment ended the episode and the critic's value when a limit
+of ours truncated it; the critic is trained on first tokens alone, since no other value is read; `whiten` normalises
 advantages (never targets) over turns, so the length of a turn counts nowhere.
 Shapes: N credited tokens, K turns, T trajectories.
 """

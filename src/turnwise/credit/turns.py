@@ -1,6 +1,6 @@
 """The turns of a batch, for estimators that credit a whole turn at once.
 
-Invariant: a turn is told by its number, never by where rewards happen to be, so one that earned nothing is still one.
+Invariant: a turn is identified by its number, never by where rewards are, so one without reward is still one.
 Shapes: N credited tokens, K turns of all trajectories in order of time, T trajectories.
 """
 
@@ -13,20 +13,20 @@ from turnwise.credit.base import TokenBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What the credited tokens come to, turn by turn; two turns of 2 and 3 tokens have `first` 0, 2 and `last` 1, 4."""
+    """The credited tokens, turn by turn; two turns of 2 and 3 tokens have `first` 0, 2 and `last` 1, 4."""
 
     of_token: torch.Tensor
     """[N] long: which turn, 0..K-1, the token is of."""
     first: torch.Tensor
     """[K] long: its first credited token."""
     last: torch.Tensor
-    """[K] long: its last, an action token that earned what the turn earned."""
+    """[K] long: its last, the action token that carries the turn's reward."""
     trajectory: torch.Tensor
     """[K] long."""
     number: torch.Tensor
     """[K] long: counted from the trajectory's first turn."""
     reward: torch.Tensor
-    """[K] float: everything its tokens earned."""
+    """[K] float: the sum of its tokens' rewards."""
 
     @classmethod
     def of(cls, tokens: TokenBatch) -> "Turns":

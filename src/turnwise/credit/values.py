@@ -1,6 +1,6 @@
-"""What a critic said, for estimators that cannot do without one.
+"""Critic values, for estimators that need them.
 
-Invariant: termination is worth nothing more and truncation is worth the critic's word, in every estimator alike.
+Invariant: the value after a terminated episode is 0 and after a truncated one the critic's, in every estimator alike.
 Shapes: N credited tokens, T trajectories.
 """
 
@@ -11,7 +11,7 @@ from turnwise.errors import ConfigError
 
 
 def require_values(tokens: TokenBatch, estimator: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The value [N] of the state each token was chosen in, and what is left to earn after each trajectory [T]."""
+    """The value [N] of the state before each token, and of the state after each trajectory [T]."""
     value, final_value = tokens.value, tokens.final_value
     if value is None or final_value is None:
         raise ConfigError(

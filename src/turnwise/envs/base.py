@@ -22,7 +22,7 @@ class Env(ABC):
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools the model is told of; most games have none."""
+        """The tools the model may call; most games have none."""
         return ()
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -54,5 +54,5 @@ class Env(ABC):
         return None
 
     def expert(self) -> Message:
-        """What an expert would say now (optional: demonstrations for a cold start, an upper bound)."""
+        """An expert's message in this state (optional: demonstrations for a cold start, an upper bound)."""
         raise EnvError(f"{type(self).__name__} has no expert: give sft a file of chats instead")

@@ -1,6 +1,6 @@
 """`check_env`: an environment's contract, executed; every environment of ours passes it in the test suite.
 
-Invariant: it judges by what an environment says and does, messages in and steps out, and reports every broken
+Invariant: it checks an environment by its behaviour alone, messages in and steps out, and reports every broken
 promise in a sentence instead of raising.
 """
 

@@ -57,7 +57,7 @@ class ToolEnv(Env):
         Args:
             tools: What the agent may call.
             tasks: One list for every split, or a list per split; a plain mapping becomes the data of a task.
-            rewards: Paid once, at the end. The first one says what success is: a raw score of at least 1.
+            rewards: Paid once, at the end. The first one defines success: a raw score of at least 1.
             process: The weight of each channel that tools pay into by `ToolResult.rewards`.
             system: The system message, if any.
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
@@ -90,7 +90,7 @@ class ToolEnv(Env):
         return
 
     def prompt(self, task: Task) -> str:
-        """What the user asks first: the task's `question`, unless a subclass says otherwise."""
+        """What the user asks first: the task's `question`, unless a subclass overrides it."""
         question = task.data.get("question")
         if not isinstance(question, str):
             raise EnvError(f"task '{task.id}' has no 'question' in its data; add one, or override prompt(task)")

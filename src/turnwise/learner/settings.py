@@ -63,7 +63,7 @@ class SFTSettings(Settings):
     """Supervised fine-tuning on demonstrations, before reinforcement learning."""
 
     demonstrations: int = Field(default=1000, ge=1)
-    """How many episodes the environment's expert plays; read when `chats` is None."""
+    """Episodes that the environment's expert plays; read when `chats` is null."""
     chats: str | None = None
     """A JSONL file of chats to imitate in place of the expert: one `{"messages": [...], "tools": [...]}` a line."""
     batch: int = Field(default=16, ge=1)
@@ -71,7 +71,7 @@ class SFTSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over the demonstrations."""
     context_weight: float = Field(default=0.0, ge=0, le=1)
-    """What a token that the expert read weighs beside one it said; 0 masks it. For models that never saw text."""
+    """Loss weight of a context token beside an action token's 1; 0 masks it. Above 0 for models that never saw text."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """The most tokens, padding included, that go through the model at once."""
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")

@@ -65,16 +65,17 @@ class LossSettings(Settings):
     ratio: Ratio = "token"
     """What shares one probability ratio: for `gspo` the tokens of a `turn` or of a `trajectory`, else each `token`."""
     clip_low: float = Field(default=0.2, ge=0, lt=1)
-    """The ratio may fall to 1 − this before its gradient stops; read by `clip` and `gspo` (whose paper takes 3e-4)."""
+    """Lower clip range: the gradient stops where the ratio is below 1 − this; read by `clip` and `gspo` (whose paper
+    takes 3e-4)."""
     clip_high: float = Field(default=0.2, ge=0)
-    """The ratio may rise to 1 + this before its gradient stops, or in `cispo` its weight; StarPO-S takes 0.28, `gspo`'s
-    paper 4e-4."""
+    """Upper clip range: the gradient stops where the ratio is above 1 + this, or in `cispo` its weight; StarPO-S takes
+    0.28, `gspo`'s paper 4e-4."""
     dual_clip: float | None = Field(default=3.0, gt=1)
-    """Bounds the loss of a bad action whose probability has risen, at this many times its advantage; None: never. Read
-    by `clip` and `gspo`."""
+    """Bounds the loss of a bad action whose probability has risen, at this many times its advantage; null disables it.
+    Read by `clip` and `gspo`."""
     tis_cap: float | None = Field(default=None, ge=1)
-    """Corrects for a sampler whose probabilities are not the learner's: ratios are then against the learner's own,
-    taken before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; None: no correction."""
+    """Truncated importance sampling, for an engine whose probabilities are not the learner's: ratios are then against
+    the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none."""
     aggregation: Aggregation = "token"
     """`token`: every trained token weighs the same; `trajectory`: every trajectory does; `fixed`: a token weighs
     1 / (trajectories × `fixed_length`), however long its trajectory is."""
@@ -85,13 +86,13 @@ class LossSettings(Settings):
     entropy_coef: float = Field(default=0.0, ge=0)
     """Coefficient of the entropy bonus."""
     kl_coef: float = Field(default=0.0, ge=0)
-    """Coefficient of the divergence from the policy at the start; 0 keeps no reference at all."""
+    """Coefficient of the KL divergence from the reference, the policy at the start; 0 keeps no reference at all."""
     kl_in: KlPlace = "loss"
-    """`loss`: a term beside the policy's; `reward`: taken off each credited token's reward before credit."""
+    """`loss`: a term of the loss; `reward`: subtracted from each credited token's reward before credit."""
     kl_estimator: KlEstimator | None = None
     """None: k1 in the reward, k3 in the loss. (k1 in the loss has a gradient of zero mean: it only adds noise.)"""
     value_clip: float | None = Field(default=None, gt=0)
-    """How far a value may move from its old one before its gradient stops; None: as far as it likes."""
+    """Value clipping: how far a value may move from its old one before its gradient stops; null disables it."""
 
     @model_validator(mode="after")
     def _agrees(self) -> "LossSettings":

@@ -1,4 +1,4 @@
-"""The critic's regression onto value targets, clipped around its old word when asked.
+"""The critic's regression onto value targets, clipped around its old value if `value_clip` is set.
 
     loss = ½ max((V − target)², (clip(V, V_old − c, V_old + c) − target)²)
 

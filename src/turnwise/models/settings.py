@@ -14,7 +14,7 @@ FEWEST_TOKENS = 267
 
 
 class SmallSettings(Settings):
-    """The shape of the built-in transformer: the defaults come to a million parameters."""
+    """The shape of the built-in transformer; the defaults make a million parameters."""
 
     layers: int = Field(default=4, ge=1)
     width: int = Field(default=128, ge=8)

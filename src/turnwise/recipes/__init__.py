@@ -38,7 +38,7 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """Reads a recipe by path or name, laid over the one it `extends` (relative to itself), if any.
+    """Reads a recipe by path or name, merged over the one it `extends` (relative to itself), if any.
 
     Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
     """

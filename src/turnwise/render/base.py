@@ -31,7 +31,7 @@ class Render(Protocol):
         ...
 
     def parse(self, action_ids: Sequence[int]) -> Message:
-        """Reads the agent's move; never raises, never drops text: what is malformed is said in the message."""
+        """Reads the agent's move; never raises, never drops text: what is malformed is noted in the message."""
         ...
 
     def write(self, message: Message) -> str:

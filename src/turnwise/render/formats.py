@@ -39,21 +39,21 @@ def parse_text(text: str) -> Message:
     `<think>Look.</think><tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>` has thinking
     `Look.` and one call, `call_0`, with the arguments `{"query": "Oslo"}`. White space at the edges goes.
     """
-    said: list[str] = []
+    texts: list[str] = []
     thought: list[str] = []
     calls: list[ToolCall] = []
     thinking_unclosed = False
     position = 0
     while opening := _OPENING.search(text, position):
-        said.append(text[position : opening.start()])
+        texts.append(text[position : opening.start()])
         if opening.group() == "<think>":
             thinking, position, thinking_unclosed = _read_thinking(text, opening.end())
             thought.append(thinking)
         else:
             call, position = _read_call(text, opening.end(), f"call_{len(calls)}", thinking_unclosed)
             calls.append(call)
-    said.append(text[position:])
-    content = _join(said)
+    texts.append(text[position:])
+    content = _join(texts)
     if not calls and (call_alone := _read_bare_call(content)):
         return Message(role="assistant", content="", thinking=_join(thought), tool_calls=(call_alone,))
     return Message(role="assistant", content=content, thinking=_join(thought), tool_calls=tuple(calls))

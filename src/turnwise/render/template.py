@@ -1,7 +1,7 @@
 """A Hugging Face chat template as text: whole conversations, and what follows an action alone.
 
-Invariant: everything is learnt by asking the template itself to write small conversations and looking at what
-it wrote; no model family is known by name, so a template never seen before works like the known ones.
+Invariant: everything is found by rendering small conversations with the template itself; no model
+family is known by name, so a template never seen before works like the known ones.
 """
 
 import json
@@ -168,7 +168,7 @@ class ChatTemplate:
         _, sentinel, after = self._apply(messages, tools, header=header).partition(_SENTINEL)
         if not sentinel:
             raise RenderError(
-                f"the chat template of '{self._tokenizer.name_or_path}' does not write what the assistant said; "
+                f"the chat template of '{self._tokenizer.name_or_path}' does not write the assistant's messages; "
                 "give render.template a Jinja file that does"
             )
         return after

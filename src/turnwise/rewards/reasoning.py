@@ -1,4 +1,4 @@
-"""Rewards for the reasoning of a text game: is it true of the state, does it lead to the answer, is it said afresh?
+"""Rewards for the reasoning of a text game: is it true of the state, does it lead to the answer, is it new?
 
 Invariant: a score is from 0 to 1 and depends on the thought alone; words that nothing can be checked in earn no truth
 and no consistency, and a turn without an action earns nothing at all.
@@ -9,10 +9,10 @@ and no consistency, and a turn without an action earns nothing at all.
     consistency  LCS(M, A) / max(|M|, |A|), and 0 where no move is named
                  M the moves named by the last sentence that names any, A the actions answered, LCS the length of their
                  longest common subsequence.
-    repetition   1 − S / G, and 0 where nothing is said
-                 G runs of four words, S of them stale: said earlier in the same thought, or by the turn before although
+    repetition   1 − S / G, and 0 for an empty thought
+                 G runs of four words, S of them stale: earlier in the same thought, or by the turn before although
                  the state has changed since. Words of a right statement, the first time, and of a plan that is carried
-                 out are what a true thought must say again and again: a run that holds one is never stale.
+                 out are what a true thought must repeat: a run that holds one is never stale.
 
 Why guessing does not pay: a statement that is more likely wrong than right lowers the expected truth of what is there
 already, and of several places for one thing at most one is right. Directions weigh as statements but are no part of C,
@@ -84,7 +84,7 @@ class Thought:
     text: str
     """In lower case, as it is read."""
     facts: Mapping[str, Place]
-    """Where things are in the state that was shown; whoever acts comes first."""
+    """Where things are in the state that was shown; the one who acts comes first."""
     actions: tuple[str, ...]
     """What was answered."""
     before: str = ""
@@ -134,7 +134,7 @@ def consistency(thought: Thought) -> float:
 
 
 def repetition(thought: Thought) -> float:
-    """The share of what is said that is not said again: 1 where nothing is."""
+    """The share of a thought that is not repeated: 1 where nothing is."""
     words = list(_WORD.finditer(thought.text))
     if not words:
         return 0.0

@@ -2,7 +2,7 @@
 
 Invariant: Gymnasium is asked for when a game is made and never before. The task's seed goes to `reset`; after it, the
 world's noise is drawn from the episode's seed, so a group's members begin alike and then differ. An episode that ran
-out of time is never counted as one that came to its end.
+out of time is never counted as one that ended.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class GymnasiumGame(TextGame):
             id: The name under which Gymnasium knows it.
             options: The arguments of `gymnasium.make`.
             action_names: One name per action, in order; by default those of a well-known world, else the numbers.
-            description: What the system message says of the game.
+            description: How the system message describes the game.
             success_at: The sum of rewards that is a success; by default the world's own threshold, else any above 0.
             shared: What all games share; `max_actions` is 100 unless given.
         """

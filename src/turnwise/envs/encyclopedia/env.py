@@ -110,7 +110,7 @@ class Encyclopedia(ToolEnv):
         return "\n".join(f"{hit.passage.title}: {hit.passage.text}" for hit in hits)
 
     def expert(self) -> Message:
-        """Plans, looks up hop after hop and says what it read; when lazy, it stops after the first all the same."""
+        """Plans, looks up hop after hop and answers with what it read; when lazy, it stops after the first hop."""
         question, hop = self._question, self.turns_taken
         known = (question.subject, *question.met)
         if hop == 0:

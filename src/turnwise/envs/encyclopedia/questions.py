@@ -82,7 +82,7 @@ def draw_chain(rng: random.Random, hops: int) -> tuple[str, tuple[str, ...]]:
     """A kind of subject and a chain of relations from it: `("work", ("author", "birthplace"))` has two hops.
 
     What the first hop leads to is a person, a city, a company or a country equally often: there are many more chains
-    through people, and whoever learnt from them alone could read nothing else.
+    through people, and a model trained on them alone could read nothing else.
     """
     target = rng.choice(tuple(LEADING_TO))
     kind, relation = rng.choice(LEADING_TO[target])

@@ -1,4 +1,4 @@
-"""Exact arithmetic over text: what an expression of + - * / comes to, and which numbers it uses.
+"""Exact arithmetic over text: the value of an expression of + - * /, and the numbers it uses.
 
 Invariant: nothing is ever evaluated but digits, four operators and parentheses; any other text is no expression.
 """

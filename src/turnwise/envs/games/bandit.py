@@ -1,6 +1,7 @@
 """RAGEN's two-armed bandit: a sure little against a rare lot, told apart by their names alone.
 
-Invariant: the task's seed decides which arm is named first, so its place tells nothing; the episode's what is paid.
+Invariant: the task's seed decides which arm is named first, so its place reveals nothing; the
+episode's seed decides what is paid.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Countdown: reach a target with the given numbers, each used once, by + − × ÷.
 
 Invariant: every task has a solution. An episode pays its best score: 1 for the target, .1 for an expression of exactly
-the given numbers, whatever it comes to; a later attempt earns only what it adds.
+the given numbers, whatever its value; a later attempt earns only what it adds.
 """
 
 import itertools
@@ -134,7 +134,7 @@ def make_puzzle(seed: int, counts: tuple[int, ...], largest: int, largest_target
 
 
 def _join_all(rng: random.Random, numbers: Sequence[int]) -> Value | None:
-    """What all the numbers come to, joined two by two at random; None after a division by zero."""
+    """The value of all the numbers joined two by two at random; None after a division by zero."""
     values: list[Value] = [(number, 1) for number in numbers]
     while len(values) > 1:
         left, right = (values.pop(rng.randrange(len(values))) for _ in range(2))

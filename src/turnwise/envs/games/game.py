@@ -30,7 +30,7 @@ _MOST_QUOTED_CHARS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What one action came to: `Move(reward=1.0, done=True, success=True)`."""
+    """The outcome of one action: `Move(reward=1.0, done=True, success=True)`."""
 
     reward: float = 0.0
     done: bool = False
@@ -42,7 +42,7 @@ class Move:
 
 
 class GameOptions(TypedDict, total=False):
-    """The arguments that all games share; `TextGame` says what they mean."""
+    """The arguments that all games share; documented in `TextGame`."""
 
     think: bool
     max_actions_per_turn: int
@@ -107,12 +107,12 @@ class TextGame(Env):
 
         Args:
             think: The agent must think before it answers.
-            max_actions_per_turn: Actions beyond these are ignored, and the agent is told.
+            max_actions_per_turn: Actions beyond these are ignored, and the reply to the agent notes it.
             max_actions: Part of the game: the last one allowed ends the episode.
             format_penalty: What a turn without a single action of the game costs.
             expert_noise: The share of the expert's turns that play random actions, for demonstrations of mixed quality.
             reasoning: What a turn's thought can earn, by channel: `{"truth": 0.1, "consistency": 0.05, "repetition":
-                0.05, "judge": 0.1}`; `rewards.reasoning` says what they mean. Every turn with an action is paid, so
+                0.05, "judge": 0.1}`; see `rewards.reasoning`. Every turn with an action is paid, so
                 keep their sum times `max_actions` below what winning pays, or walking about becomes the better game.
             judge: The language model behind the channel `judge`: `{"url": "http://127.0.0.1:8000/v1", "model": "..."}`
                 and what else `JudgeSettings` has.
@@ -159,7 +159,7 @@ class TextGame(Env):
 
     @abstractmethod
     def rules(self) -> str:
-        """What the system message says of the game: symbols, actions, reward."""
+        """The system message's description of the game: symbols, actions, reward."""
 
     @abstractmethod
     def show(self) -> str:
@@ -191,7 +191,7 @@ class TextGame(Env):
         return rng.choice(self.actions)
 
     def facts(self) -> dict[str, tuple[int, int]]:
-        """Where things are, in the coordinates that `explain` speaks of: `{"player": (0, 1), "goal": (3, 2)}`."""
+        """Where things are, in the coordinates that `explain` describes: `{"player": (0, 1), "goal": (3, 2)}`."""
         return {}
 
     def metrics(self) -> dict[str, float]:
@@ -214,7 +214,7 @@ class TextGame(Env):
         return LazyTasks(lambda place: self._task(split, place), range(self._sizes[split]))
 
     def _task(self, split: str, place: int) -> Task:
-        """A level is its seed, whose last bit says of which split it is."""
+        """A level is its seed, whose last bit is its split."""
         seed = derive_seed(f"{type(self).__name__}/{self._seed}", split, place)
         return Task(id=f"{split}-{place}", seed=seed - seed % 2 + SPLITS.index(split))
 
@@ -320,7 +320,7 @@ class TextGame(Env):
         return progress
 
     def _read(self, message: Message, progress: _Progress) -> tuple[list[str], list[str]]:
-        """The legal actions of a message, and what the agent must be told of the rest."""
+        """The legal actions of a message, and the notes to the agent about the rest."""
         answer = final_answer(message.content)
         if answer is None or (self._think and not message.thinking):
             progress.unknown += 1
@@ -359,7 +359,7 @@ class TextGame(Env):
 
 
 def of_same_split(seed: int, level: str) -> bool:
-    """Whether a level belongs to the split of a task's seed; its own hash says where, so that it is never in both.
+    """Whether a level belongs to the split of a task's seed; its own hash decides, so that it is never in both.
 
     A generator of small levels draws again until it holds: seeds that differ are no promise that levels do.
     """

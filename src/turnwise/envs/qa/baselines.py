@@ -1,7 +1,7 @@
 """What an agent must beat: the same model and tasks, without the agency.
 
 Invariant: a baseline is an environment like any other, so it is trained, decoded and scored by the same code. Each
-wraps the agent's own environment, which brings the tasks and says what an answer is worth.
+wraps the agent's own environment, which brings the tasks and scores the answers.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ SYSTEM = "Answer the question in <answer> tags."
 
 
 class _OneAnswer(Env):
-    """No tools, one turn: whatever is said is the answer, and the wrapped environment scores it."""
+    """No tools, one turn: the message is the answer, and the wrapped environment scores it."""
 
     def __init__(self, env: Env | Mapping[str, Json], *, system: str | None = None) -> None:
         self._env = env if isinstance(env, Env) else make_env(parse_settings(EnvSettings, env, source="env.args.env"))
@@ -43,10 +43,10 @@ class _OneAnswer(Env):
 
     @abstractmethod
     async def _ask(self, question: str) -> str:
-        """What the user says, once the wrapped episode has begun."""
+        """The user's message, once the wrapped episode has begun."""
 
     async def step(self, message: Message) -> Step:
-        """Whatever is said is the answer: there is nothing to call."""
+        """The message is the answer: there is nothing to call."""
         return await self._live.step(dataclasses.replace(message, tool_calls=()))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Question sets from files, folders and the Hugging Face hub: by split, with every question that can be asked.
 
 Invariant: what cannot be read is an error that names the file and the line, what is left out is counted aloud, and no
-question is in two splits unless its files say so, which is said.
+question is in two splits unless its files have it twice, which is logged.
 """
 
 import logging
@@ -49,7 +49,7 @@ def read_splits(
 
 
 def read_questions(questions: QuestionSet, *, contexts: bool = True) -> list[Question]:
-    """The questions of one set, in order; ids are told apart, and what could not be asked is said in one warning."""
+    """The questions of one set, in order; ids are made distinct; one warning counts those left out."""
     listed = [questions] if isinstance(questions, str | Path) else list(questions)
     kept: list[Question] = []
     places: dict[str, str] = {}
@@ -147,8 +147,8 @@ def _note_shared(splits: Mapping[str, Sequence[Question]]) -> None:
     asked = {split: {normalise_answer(question.text) for question in listed} for split, listed in splits.items()}
     for split in asked.keys() - {"train"}:
         if shared := asked.get("train", set()) & asked[split]:
-            said = "%d questions of '%s' are in 'train' as well, so what it says of them is not about new questions"
-            _logger.warning(said, len(shared), split)
+            message = "%d questions of '%s' are in 'train' as well, so what it says of them is not about new questions"
+            _logger.warning(message, len(shared), split)
 
 
 def _data(question: Question) -> dict[str, Json]:

@@ -43,7 +43,7 @@ from turnwise.tools.search import (
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult
 
 ANSWER = "Answer the question in as few words as you can, in <answer> tags."
-"""What the agent and its baselines are told alike."""
+"""The system message of the agent and of its baselines."""
 SYSTEM = f"{ANSWER} First look things up with search, as often as you need."
 
 _logger = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def _join(splits: Mapping[str, Sequence[Question]]) -> tuple[list[Passage], dict
 
 
 def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> dict[str, str]:
-    """The texts of supporting passages, by title; refuses ids that the corpus does not have, and tells of titles."""
+    """The texts of supporting passages, by title; refuses ids that the corpus lacks, and logs missing titles."""
     if not index.passages:
         return {}
     questions = [question for listed in splits.values() for question in listed]
@@ -226,8 +226,8 @@ def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> dict[
                 "the corpus does not have; give the corpus that its ids come from, or leave supporting_ids out"
             )
     if lost := wanted - found.keys():
-        said = "%d of %d supporting titles are not in the corpus, such as '%s': no search can find these passages"
-        _logger.warning(said, len(lost), len(wanted), min(lost))
+        message = "%d of %d supporting titles are not in the corpus, such as '%s': no search can find these passages"
+        _logger.warning(message, len(lost), len(wanted), min(lost))
     return found
 
 

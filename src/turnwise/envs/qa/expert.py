@@ -1,4 +1,4 @@
-"""What an expert searches for, knowing which passages support the answer and not how anybody came to them.
+"""What an expert searches for, knowing which passages support the answer but not how they are found.
 
 Invariant: every supporting title is searched for once, and before its turn comes it has been read somewhere, in the
 question or in a passage searched for before, wherever an order exists in which that is so.
@@ -14,7 +14,7 @@ _QUALIFIER = re.compile(r"\s*\([^()]*\)$")
 
 
 def plan_searches(question: str, titles: Sequence[str], read: Callable[[str], str]) -> list[str]:
-    """The titles in the order in which somebody could have come to them; the question itself where there are none.
+    """The titles in an order in which they could be found; the question itself where there are none.
 
     Sources list supporting passages in any order, and a demonstration that searches for a name which nothing has
     mentioned yet would teach guessing. `read` gives the text under a title, empty where it is not known.

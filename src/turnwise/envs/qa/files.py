@@ -108,8 +108,8 @@ def _fetch(address: str) -> list[Path]:
             Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision or None)) for file in files
         ]
     except (HTTPError, EntryNotFoundError, OSError, ValueError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EnvError(f"{address}: the hub does not give it ({said}); download it and name the file") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EnvError(f"{address}: the hub does not give it ({reason}); download it and name the file") from error
     if not found:
         raise EnvError(f"{address}: no file of that data set is called so")
     return found

@@ -47,7 +47,7 @@ class Question:
 
 
 class LeftOutError(Exception):
-    """A question that is well formed and yet cannot be asked; says why."""
+    """A question that is well formed and yet cannot be asked, with the reason."""
 
 
 def read_question(where: str, entry: object, aliases: Aliases) -> Question:
@@ -145,13 +145,13 @@ def _answers(where: str, entry: Entry, aliases: Sequence[str] = ()) -> tuple[str
         if answer is None or isinstance(answer, bool) or not isinstance(answer, str | int | float):
             shown = "has no answer" if answer is None else f"has {_show(answer)} for an answer"
             raise EnvError(f'{where}: this question {shown}; give it "answers": ["...", ...], the gold one first')
-    told = [" ".join(str(answer).split()) for answer in (*listed, *aliases)]
-    if not told[0]:
+    answers = [" ".join(str(answer).split()) for answer in (*listed, *aliases)]
+    if not answers[0]:
         raise EnvError(f'{where}: the gold answer of this question is empty; give it "answers": ["...", ...]')
-    if not normalise_answer(told[0]):
+    if not normalise_answer(answers[0]):
         # An empty prediction would match it.
-        raise LeftOutError(f"has the answer '{told[0]}', of which nothing is left to compare")
-    return tuple(dict.fromkeys(answer for answer in told if normalise_answer(answer)))
+        raise LeftOutError(f"has the answer '{answers[0]}', of which nothing is left to compare")
+    return tuple(dict.fromkeys(answer for answer in answers if normalise_answer(answer)))
 
 
 def _titled(where: str, entry: Entry, key: str) -> list[tuple[str, object]]:
@@ -183,8 +183,8 @@ def _unpacked(where: str, key: str, value: object) -> object:
 def _text(where: str, entry: Entry, key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value.strip():
-        said = "is missing" if value is None else f"is {_show(value)}"
-        raise EnvError(f"{where}: '{key}' {said}; it must be text")
+        fault = "is missing" if value is None else f"is {_show(value)}"
+        raise EnvError(f"{where}: '{key}' {fault}; it must be text")
     return value.strip()
 
 

@@ -91,10 +91,10 @@ class Sokoban(TextGame):
         """Reads the level files, if any; levels from seeds are made when an episode begins.
 
         Args:
-            size: Cells along an edge of a generated board, its walls included; 6 unless told.
-            boxes: How many boxes a generated level has; 1 unless told.
-            min_moves: The fewest moves in which a generated level can be solved; 2 unless told.
-            max_moves: The most moves its shortest solution may take; `max_actions` unless told.
+            size: Cells along an edge of a generated board, its walls included; 6 by default.
+            boxes: How many boxes a generated level has; 1 by default.
+            min_moves: The fewest moves in which a generated level can be solved; 2 by default.
+            max_moves: The most moves its shortest solution may take; `max_actions` by default.
             levels: A file in Boxoban's format, or a folder of them, to play in place of generated levels; the first
                 `train_tasks` and `test_tasks` of them.
             test_levels: Another one for the split `test`; without it every fifth level of `levels` is kept for that.

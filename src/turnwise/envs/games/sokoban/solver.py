@@ -1,10 +1,10 @@
 """Shortest solutions of Sokoban in moves, found exactly: A* in which one node holds many players at once.
 
-Invariant: with the verdict SOLVED no other plan is shorter; UNSOLVABLE is a proof; GAVE_UP says nothing of the level.
+Invariant: with the verdict SOLVED no other plan is shorter; UNSOLVABLE is a proof; GAVE_UP means nothing for the level.
 
 Where the boxes stand, the players who need equally many moves are one mask, and a step of all of them is four shifts.
 The bound (the cheapest matching of boxes to targets by pushes on an empty board) depends on the boxes alone and changes
-by at most one with a push, so it is consistent: whoever is expanded was reached by a shortest way.
+by at most one with a push, so it is consistent: an expanded node was reached by a shortest path.
 """
 
 from collections.abc import Sequence
