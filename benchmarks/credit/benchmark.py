@@ -14,6 +14,7 @@ from benchmarks.harness.jobs import Figures, Job, Place
 from benchmarks.harness.report import Report
 from benchmarks.harness.training import training_job
 from turnwise.config import Config, load_config
+from turnwise.learner.settings import CriticSettings, OptimizerSettings
 from turnwise.oracle import WORLDS, measure
 from turnwise.types import Json
 
@@ -32,6 +33,9 @@ LEARNERS: Mapping[str, tuple[str, ...]] = {
     "gigpo": ("credit.turn_gamma=0.95",),
 }
 """What each estimator has set beside its name, as its paper has it; all else is the recipe's."""
+
+CRITIC = CriticSettings(optimizer=OptimizerSettings(lr=1e-3))
+"""Of the estimators that have one."""
 
 
 def plan(scope: Scope) -> list[Job]:
@@ -106,7 +110,8 @@ def _sizes(scope: Scope) -> dict[str, int]:
 
 
 def _config(scope: Scope, seed: int, *overrides: str) -> Config:
-    return load_config(RECIPE, [*(QUICK if scope.quick else ()), f"seed={seed}", *overrides])
+    config = load_config(RECIPE, [*(QUICK if scope.quick else ()), f"seed={seed}", *overrides])
+    return config.model_copy(update={"learner": config.learner.model_copy(update={"critic": CRITIC})})
 
 
 def _whole(settings: Mapping[str, Json], name: str) -> int:

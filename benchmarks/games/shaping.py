@@ -96,7 +96,10 @@ _LAKE = "games-frozen-lake"
 GROUNDS = {
     "frozen_lake": Ground(title="FrozenLake", recipe=_LAKE, questions=QUESTIONS, quick=True),
     "frozen_lake_ppo": Ground(
-        title="FrozenLake, PPO", recipe=_LAKE, overrides=("credit.estimator=gae",), questions=(RESPONSES,)
+        title="FrozenLake, PPO",
+        recipe=_LAKE,
+        overrides=("credit.estimator=gae", "learner.critic.optimizer.lr=1e-3"),
+        questions=(RESPONSES,),
     ),
     "sokoban": Ground(title="Sokoban", recipe="games-sokoban", questions=QUESTIONS),
 }

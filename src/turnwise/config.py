@@ -159,9 +159,12 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
 
 
 def _find_unread(config: Config) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
-    """Settings that nothing reads, each with those that decide it. Credit and loss are read under StarPO-S, too."""
+    """Settings that nothing reads, each with those that decide it.
+
+    Credit and loss are read under StarPO-S, too, if it may be enabled or the recipe prepares it for a run that may.
+    """
     in_play = [config.regime]
-    if config.stability.mode in ("auto", "always"):
+    if config.stability.mode in ("auto", "always") or _is_given(config, ("stability", "remedy")):
         in_play.append(config.stability.remedy.over(config.regime))
     mode = ("stability", "mode")
     for key, chooser in _walk_unread(config, ()):

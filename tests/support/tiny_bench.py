@@ -11,7 +11,7 @@ TINY: Mapping[str, object] = {
     "sft": {"demonstrations": 8, "batch": 8},
     "steps": 2,
     "rollout": {"groups_per_step": 2, "group_size": 2, "max_turns": 2, "turn_tokens": 8, "context_tokens": 256},
-    "learner": {"optimizer": {"lr": 1e-3}, "critic": {"optimizer": {"lr": 1e-3}}},
+    "learner": {"optimizer": {"lr": 1e-3}},
     "evaluate": {"tasks": 2, "every": 1, "temperature": 1.0},
 }
 
