@@ -97,7 +97,11 @@ MISTAKES = [
     pytest.param(["steps"], ["override 'steps': write it as section.key=value"], id="no value"),
     pytest.param(["steps=many"], ["steps: expected an integer", '"many"'], id="wrong type"),
     pytest.param(["steps=-1"], ["steps: expected a value greater than or equal to 0"], id="out of range"),
-    pytest.param(["credit.estimator=gea"], ["credit.estimator: expected", "'gae'"], id="unknown estimator"),
+    pytest.param(
+        ["credit.estimator=gea"],
+        ["credit.estimator: 'gea' is not an estimator (did you mean 'gae'?)"],
+        id="unknown estimator",
+    ),
     pytest.param(
         ["rollout.context_tokens=4096"],
         ["asks for 4096 tokens but the model has 64 positions", "lower rollout.context_tokens"],

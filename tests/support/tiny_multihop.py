@@ -65,5 +65,10 @@ def write_project(folder: Path) -> None:
     ppo = {"extends": "encyclopedia-grpo.yaml", "credit": {"estimator": "gae"}}
     (folder / "encyclopedia-ppo.yaml").write_text(yaml.safe_dump(ppo))
     args = {"questions": "data/multihop", "passages": 1, "cache": "off", "lazy": 0.5}
-    real = {**_SHARED, "env": {"name": "search_qa", "args": args}, "evaluate": {"split": "dev", "tasks": 3}}
+    real = {
+        **_SHARED,
+        "loss": {"kl_coef": 0.001},
+        "env": {"name": "search_qa", "args": args},
+        "evaluate": {"split": "dev", "tasks": 3},
+    }
     (folder / "multihop-smollm2.yaml").write_text(yaml.safe_dump(real))
