@@ -140,7 +140,7 @@ def given(tmp_path, overrides=(), base=None, **sections):
             "learner.optimizer.final_lr_share",
             "schedule is constant",
         ),
-        ({"rollout": {"replay": 0.3}}, "rollout.replay", "rollout.sampler is uniform"),
+        ({"rollout": {"replay": 0.3}}, "rollout.replay", "rollout.task_sampler is uniform"),
         ({"model": {"name": "some/model", "small": {"layers": 3}}}, "model.small", "model.name is some/model"),
         ({"sft": {"chats": "a.jsonl", "demonstrations": 3}}, "sft.demonstrations", "sft.chats is a.jsonl"),
         ({"render": {"args": {"a": 1}}}, "render.args", "render.name is chat"),
@@ -161,7 +161,7 @@ def test_a_setting_that_the_algorithm_never_reads_is_an_error(tmp_path, sections
         {"credit": {"estimator": "gae", "lam": 0.9}, "learner": {"critic": {"warmup": 2}}, "loss": {"value_clip": 0.2}},
         {"loss": {"kl_coef": 0.1, "kl_in": "reward", "kl_estimator": "k2"}},
         {"credit": {"lam": 0.9}, "learner": {"critic": {"warmup": 2}}, "stability": {"mode": "auto"}},
-        {"rollout": {"sampler": "hard", "replay": 0.3}},
+        {"rollout": {"task_sampler": "hard", "replay": 0.3}},
     ],
 )
 def test_what_is_read_may_be_set(tmp_path, sections):

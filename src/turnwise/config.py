@@ -145,12 +145,10 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
     `ranks` are those of `rank_values`: what an extended recipe set for the algorithm that its extension replaces is no
     mistake. Without them, every setting that was given counts.
     """
-    for key, choosers in _find_unread(config) if config.steps else ():
-        given, chosen = _is_given(config, key), -1
-        if ranks is not None:
-            chosen = max(_rank(chooser, ranks) for chooser in choosers)
-            given = given and _rank(key, ranks) >= max(chosen, 0)
-        if given:
+    starpo_s = _is_given(config, ("stability", "remedy"), ranks)
+    for key, choosers in _find_unread(config, starpo_s=starpo_s) if config.steps else ():
+        chosen = max(_rank(chooser, ranks) for chooser in choosers)
+        if _is_given(config, key, ranks) and _rank(key, ranks) >= chosen:
             value: object = config
             for part in choosers[0]:
                 value = getattr(value, part)
@@ -158,13 +156,13 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
             raise ConfigError(f"{name}: never read while {chooser} is {value}: remove it, or change {chooser}")
 
 
-def _find_unread(config: Config) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
+def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
     """Settings that nothing reads, each with those that decide it.
 
-    Credit and loss are read under StarPO-S, too, if it may be enabled or the recipe prepares it for a run that may.
+    Credit and loss are read under StarPO-S, too, if it may be enabled, or a recipe has settings of it for runs that may.
     """
     in_play = [config.regime]
-    if config.stability.mode in ("auto", "always") or _is_given(config, ("stability", "remedy")):
+    if config.stability.mode in ("auto", "always") or starpo_s:
         in_play.append(config.stability.remedy.over(config.regime))
     mode = ("stability", "mode")
     for key, chooser in _walk_unread(config, ()):
@@ -187,7 +185,10 @@ def _walk_unread(settings: Settings, prefix: KeyPath) -> Iterator[tuple[KeyPath,
             yield from _walk_unread(section, (*prefix, name))
 
 
-def _is_given(settings: object, key: KeyPath) -> bool:
+def _is_given(config: Config, key: KeyPath, ranks: Mapping[KeyPath, int] | None) -> bool:
+    if ranks is not None and _rank(key, ranks) < 0:
+        return False
+    settings: object = config
     for part in key:
         if not isinstance(settings, Settings) or part not in settings.model_fields_set:
             return False
@@ -195,8 +196,10 @@ def _is_given(settings: object, key: KeyPath) -> bool:
     return True
 
 
-def _rank(path: KeyPath, ranks: Mapping[KeyPath, int]) -> int:
+def _rank(path: KeyPath, ranks: Mapping[KeyPath, int] | None) -> int:
     """The highest layer in which the value, or a part of it, was given; −1: in none."""
+    if ranks is None:
+        return 0
     near = [rank for known, rank in ranks.items() if known[: len(path)] == path[: len(known)]]
     return max(near, default=-1)
 
