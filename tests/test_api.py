@@ -6,6 +6,7 @@ import yaml
 import turnwise
 from tiny_runs import SIGNALS, SMALLEST, Signals, Silent, records, same_weights, tiny_config, tiny_data, weights
 from turnwise import Env, Message, Step, Task, ToolEnv, tool
+from turnwise.agents import ExpertAgent
 from turnwise.cli.main import main
 from turnwise.config import load_config
 from turnwise.errors import ConfigError, EnvError
@@ -182,6 +183,8 @@ def test_evaluates_a_run_a_model_or_a_config(tmp_path):
     by_keywords = turnwise.evaluate(**options)
     by_config = turnwise.evaluate(config=tiny_config(), display=Silent())
     assert by_keywords.metrics() == by_config.metrics()
+    expert = turnwise.evaluate(agent=ExpertAgent(), env=Shop(), tasks=TASKS, display=Silent())
+    assert expert.metrics()["evaluate/success"] == 1.0, "and who plays need not be a model"
     with pytest.raises(ConfigError, match="model is part of the run: give one of the two"):
         turnwise.evaluate(run=run.path, model="small")
     with pytest.raises(ConfigError, match="give a model"):

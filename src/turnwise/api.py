@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from turnwise.agents import Agent
 from turnwise.compute.process import configure_process
 from turnwise.config import ALGORITHMS, Config, check_config, check_read, load_run_config
 from turnwise.envs.base import Env
@@ -59,6 +60,7 @@ def evaluate(
     config: Config | None = None,
     env: Env | str | None = None,
     model: str | Mapping[str, object] | None = None,
+    agent: Agent | None = None,
     tasks: Sequence[Task] | None = None,
     display: Display | None = None,
     **sections: object,
@@ -70,6 +72,7 @@ def evaluate(
         config: The whole experiment as one value, in place of `model` and sections.
         env: An environment, or the name of one; beside a run or a config, one that stands in for the one it names.
         model: `small`, a Hugging Face id, a folder, or a .gguf file; or that section of a recipe, as a mapping.
+        agent: Who plays in place of a model: a model behind an API, an expert, a script.
         tasks: Tasks to evaluate on, in place of the environment's own.
         display: Where progress is shown; the terminal by default.
         sections: Further sections of a recipe: `evaluate={"tasks": 500, "temperature": 1.0}`.
@@ -80,8 +83,10 @@ def evaluate(
         _refuse_both(caller, "run", {"config": config, "model": model, **sections})
         config = _with_env(load_run_config(run), env)
     else:
+        if agent is not None and config is None:
+            model = model or {}  # it is not loaded
         config = _resolve(caller, config, env, model, None, sections)
-    return run_evaluation(config, display, env=_env_at_hand(env), tasks=tasks)
+    return run_evaluation(config, display, agent=agent, env=_env_at_hand(env), tasks=tasks)
 
 
 def _resolve(

@@ -17,6 +17,7 @@ from turnwise.evaluation.settings import EvaluateSettings
 from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.models.settings import ModelSettings
+from turnwise.plugins import PluginSettings
 from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
@@ -52,6 +53,8 @@ class Config(Settings):
     checkpoint: CheckpointSettings = CheckpointSettings()
     render: RenderSettings = RenderSettings()
     engine: EngineSettings = LocalEngineSettings()
+    callbacks: tuple[PluginSettings, ...] = ()
+    """Trackers and other observers of the run, of your own: `[{name: my_package:Tracker, args: {...}}]`."""
 
     @property
     def regime(self) -> Regime:
@@ -159,7 +162,7 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
 def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
     """Settings that nothing reads, each with those that decide it.
 
-    Credit and loss are read under StarPO-S, too, if it may be enabled, or a recipe has settings of it for runs that may.
+    Credit and loss are read under StarPO-S, too, if it may be enabled or a recipe has settings of it for runs that may.
     """
     in_play = [config.regime]
     if config.stability.mode in ("auto", "always") or starpo_s:
