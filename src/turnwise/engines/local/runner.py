@@ -107,9 +107,8 @@ class ModelRunner:
         with self._inference():
             inputs = self._make_inputs(chunks, size or PrefillSize.of(chunks), static=size is not None)
             logits = self._replay(size, lambda: (self._forward.prefill(inputs),))[0]  # [M, V]
-            self._set_sampling(
-                inputs.slots[: len(chunks)], samplings, drawn
-            )  # many draws on the host, while a GPU runs the prefill
+            # Many draws on the host, while a GPU runs the prefill.
+            self._set_sampling(inputs.slots[: len(chunks)], samplings, drawn)
             key = None if size is None else (size, greedy, truncate)
             token, logprob = self._replay(
                 key, lambda: self._sample_first(inputs, logits, greedy=greedy, truncate=truncate)
