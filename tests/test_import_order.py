@@ -173,6 +173,7 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.engines",
         "turnwise.compute.process",
         "turnwise.render.formats",
+        "turnwise.rollout.play",
         "turnwise.tools.search.server",
         "turnwise.config",
         "turnwise.plugins",
