@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sandboxed import QUICK, SLACK, nothing_is_left, observe  # noqa: F401 - a fixture that every test uses
-from turnwise.errors import ToolError, TurnwiseError
+from turnwise.errors import ConfigError, ToolError
 from turnwise.tools import run_calls
 from turnwise.tools.python import python_tool, show_result
 from turnwise.tools.sandbox import CodeResult, ExitKind, Resource, SandboxSettings, open_sandbox
@@ -145,15 +145,19 @@ class Canned:
 
     gaps = (Resource.FILES,)
 
-    def __init__(self, settings: SandboxSettings) -> None:
+    def __init__(self, settings: SandboxSettings, *, status: int = 7) -> None:
         self.settings = settings
-        self.closed = False
+        self.status = status
 
     async def run(self, code: str) -> CodeResult:
-        return CodeResult(exit=ExitKind.CRASHED, output=f"ran {code}", status=7)
+        return CodeResult(exit=ExitKind.CRASHED, output=f"ran {code}", status=self.status)
 
     async def close(self) -> None:
-        self.closed = True
+        return
+
+
+def no_sandbox(settings: SandboxSettings) -> object:
+    return settings
 
 
 def test_the_tool_runs_in_any_sandbox(caplog):
@@ -165,19 +169,23 @@ def test_the_tool_runs_in_any_sandbox(caplog):
     assert python_tool(Canned(mine)).timeout > python_tool(Canned(QUICK)).timeout > 3600
     with pytest.raises(ToolError, match="isolation=kernel: on this machine the kernel does not guard files"):
         open_sandbox(mine.model_copy(update={"isolation": "kernel"}))
+    assert observe("1", mine.model_copy(update={"args": {"status": 9}})).content.endswith("with status 9.")
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("settings", "words"),
     [
-        ("proces", r"did you mean 'process'\?"),
-        ("no_such_module:Box", "no_such_module"),
-        (f"{__name__}:Cannde", "Cannde"),
+        ({"kind": "proces"}, r"sandbox\.kind: 'proces' is not a sandbox kind \(did you mean 'process'\?\)"),
+        ({"kind": "no_such_module:Box"}, "there is no module 'no_such_module'"),
+        ({"kind": f"{__name__}:Cannde"}, r"has no 'Cannde' \(did you mean 'Canned'\?\)"),
+        ({"kind": f"{__name__}:no_sandbox"}, "made no sandbox; write a class that takes SandboxSettings"),
+        ({"kind": f"{__name__}:Canned", "args": {"statsu": 9}}, r"sandbox\.args: .*did you mean 'status'\?"),
+        ({"args": {"status": 9}}, r"sandbox\.args: process has no argument 'status'"),
     ],
 )
-def test_a_sandbox_that_is_not_there_is_named(kind, words):
-    with pytest.raises(TurnwiseError, match=words):
-        open_sandbox(SandboxSettings(kind=kind))
+def test_a_sandbox_that_cannot_be_made_is_named(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        open_sandbox(SandboxSettings(**settings))
 
 
 def test_a_sandbox_that_breaks_is_told_and_counted_as_nothing(monkeypatch):

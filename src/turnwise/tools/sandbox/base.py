@@ -8,9 +8,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from turnwise.errors import ToolError
 from turnwise.settings import Settings
@@ -22,7 +22,9 @@ class SandboxSettings(Settings):
     """Which sandbox runs the code, and what the code may use."""
 
     kind: str = "process"
-    """`process` (a process of its own, restricted by the kernel), or the `module:name` of a class of your own."""
+    """`process` (a process of its own, restricted by the kernel), or your own: `module:name` or `file.py:name`."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further keyword arguments of that class."""
     seconds: float = Field(default=5.0, gt=0, le=3600)
     """Wall time, and CPU time over all threads, until the code is stopped."""
     memory_mb: int = Field(default=256, ge=8)
@@ -72,6 +74,7 @@ class CodeResult:
     """Of a crash: the exit status, or minus the signal."""
 
 
+@runtime_checkable
 class Sandbox(Protocol):
     """Runs untrusted Python; nothing is kept from one run to the next."""
 

@@ -3,31 +3,30 @@
 Another backend (a container, gVisor, bubblewrap) is a class that takes `SandboxSettings` and is a `Sandbox`.
 """
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import Final, cast
+from typing import Final
 
-from turnwise.errors import ToolError
-from turnwise.spelling import suggest
+from turnwise.errors import ConfigError
+from turnwise.plugins import PluginKind, check_arguments, find_plugin
 from turnwise.tools.sandbox.base import Sandbox, SandboxSettings, check_gaps
-from turnwise.tools.sandbox.process import ProcessSandbox
 
-SANDBOXES: Final[dict[str, Callable[[SandboxSettings], Sandbox]]] = {"process": ProcessSandbox}
+SANDBOX: Final = PluginKind(
+    key="sandbox.kind",
+    noun="sandbox kind",
+    group="turnwise.sandboxes",
+    args="sandbox.args",
+    contract="write a class that takes SandboxSettings and has the methods of turnwise.tools.Sandbox",
+)
+SANDBOXES: Final = {"process": "turnwise.tools.sandbox.process:ProcessSandbox"}
 """Those that come with the package."""
 
 
 def open_sandbox(settings: SandboxSettings) -> Sandbox:
     """`open_sandbox(SandboxSettings(seconds=2))`."""
-    if settings.kind in SANDBOXES:
-        return SANDBOXES[settings.kind](settings)
-    module, colon, name = settings.kind.partition(":")
-    if not colon:
-        known = f"{', '.join(SANDBOXES)}, or the module:name of your own"
-        raise ToolError(f"there is no sandbox '{settings.kind}'{suggest(settings.kind, SANDBOXES)}; there is: {known}")
-    try:
-        make = cast(Callable[[SandboxSettings], Sandbox], getattr(import_module(module), name))
-    except (ImportError, AttributeError) as error:
-        raise ToolError(f"the sandbox '{settings.kind}' cannot be imported: {error}") from error
-    sandbox = make(settings)
-    check_gaps(sandbox.gaps, settings.isolation)
+    make = find_plugin(SANDBOX, settings.kind, SANDBOXES)
+    assert callable(make), "only what can be called is found"
+    sandbox = make(settings, **check_arguments(SANDBOX, settings.kind, make, settings.args, supplied=1))
+    if not isinstance(sandbox, Sandbox):
+        raise ConfigError(f"{SANDBOX.key}: {settings.kind} made no sandbox; {SANDBOX.contract}")
+    if settings.kind not in SANDBOXES:  # ours have checked themselves
+        check_gaps(sandbox.gaps, settings.isolation)
     return sandbox
