@@ -92,16 +92,16 @@ def test_sections_that_overlap_are_a_bug_and_not_a_wrong_sum(clock):
         one.__exit__(None, None, None)
 
 
-def test_a_share_set_apart_leaves_the_sum():
+def test_moving_a_share_leaves_the_sum():
     entry = Entry(seconds={"decode": 8.0, "update": 1.0}, tokens={"sampled": 2}, wall=9.0)
-    apart = entry.set_apart(0.25, of="decode", into="tail_idle")
+    apart = entry.move_share(0.25, of="decode", into="tail_idle")
     assert apart == Entry(seconds={"decode": 6.0, "update": 1.0, "tail_idle": 2.0}, tokens={"sampled": 2}, wall=9.0)
-    twice = apart.set_apart(0.5, of="update", into="tail_idle")
+    twice = apart.move_share(0.5, of="update", into="tail_idle")
     assert twice.seconds == {"decode": 6.0, "update": 0.5, "tail_idle": 2.5}
-    assert entry.set_apart(0.0, of="decode", into="tail_idle") == entry
-    assert entry.set_apart(0.5, of="prefill", into="padding") == entry, "nothing was spent on it"
+    assert entry.move_share(0.0, of="decode", into="tail_idle") == entry
+    assert entry.move_share(0.5, of="prefill", into="padding") == entry, "nothing was spent on it"
     with pytest.raises(AssertionError):
-        entry.set_apart(1.5, of="decode", into="tail_idle")
+        entry.move_share(1.5, of="decode", into="tail_idle")
 
 
 def test_metrics_are_named_by_what_they_count():

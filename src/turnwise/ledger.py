@@ -14,38 +14,38 @@ from dataclasses import dataclass, field
 
 ACCOUNTS: Mapping[str, str] = {
     "prefill": "reading prompts and observations into the engine's caches",
-    "decode": "sampling, token by token, in lanes that had a turn to sample",
-    "tail_idle": "the share of decoding that fell to lanes without a turn",
-    "tool_wait": "every episode waited for a tool or an environment, and nothing was left to decode",
+    "decode": "sampling token by token, in slots with a turn to sample",
+    "tail_idle": "the share of decoding spent on slots without a turn",
+    "tool_wait": "all episodes waiting for a tool or an environment, with nothing left to decode",
     "environment": "environment and tool code in the event loop, and the loop itself",
     "render": "messages to tokens and back",
-    "load": "giving the engine new weights",
+    "load": "loading new weights into the engine",
     "logprobs": "log-probabilities and values before the update: old, reference, critic",
     "update": "forward, backward and optimizer steps",
-    "padding": "the share of prefill, log-probabilities and update that fell to padding",
-    "diagnose": "vitals of the run, and what is done about them",
-    "evaluate": "counting what held-out episodes came to; playing them is in the accounts above",
-    "sft": "demonstrations, and learning from them",
-    "store": "trajectories, metrics and this report",
-    "checkpoint": "writing checkpoints and reading them",
+    "padding": "the share of prefill, log-probabilities and update spent on padding",
+    "diagnose": "health metrics and the controller's decision",
+    "evaluate": "scoring held-out episodes; playing them is in the accounts above",
+    "sft": "demonstrations and the supervised steps on them",
+    "store": "trajectories, metrics, callbacks and this report",
+    "checkpoint": "writing and reading checkpoints",
     "prepare": "libraries, environment, data, model, optimizer",
-    "other": "whatever no account above claims",
+    "other": "everything outside the accounts above",
 }
-"""Every account by name, in the order they are shown, and what is charged to it."""
+"""Every account by name, in display order, with what is charged to it."""
 
 TOKENS: Mapping[str, str] = {
-    "prompt_computed": "prompt tokens that the engine read",
-    "prompt_reused": "prompt tokens found in a cache instead",
-    "prompt_padding": "padding that was read beside them",
-    "sampled": "tokens that the agent said",
-    "observation": "tokens it was given to read after its first move",
-    "trained": "sampled tokens that were learnt from",
-    "zero_advantage": "sampled tokens of groups in which no advantage differs from zero: they teach nothing",
-    "filtered": "sampled tokens of groups that the filter left out",
-    "failed": "sampled tokens of episodes whose environment or tools broke",
-    "truncated": "sampled tokens of episodes that a limit cut off, whatever became of them",
-    "batch_padding": "padding in one pass over the rows that were learnt from",
-    "batch_shared": "tokens of those rows that one pass was spared, since another row opens with the same prompt",
+    "prompt_computed": "prompt tokens computed by the engine",
+    "prompt_reused": "prompt tokens reused from a cache",
+    "prompt_padding": "padding computed with them",
+    "sampled": "tokens sampled from the policy",
+    "observation": "environment tokens after the first turn",
+    "trained": "sampled tokens that were trained on",
+    "zero_advantage": "sampled tokens of groups whose advantages are all zero: no gradient",
+    "filtered": "sampled tokens of groups dropped by the filter",
+    "failed": "sampled tokens of episodes whose environment or tools failed",
+    "truncated": "sampled tokens of episodes truncated by a limit; each is in one of the counts above, too",
+    "batch_padding": "padding in one pass over the training rows",
+    "batch_shared": "training tokens computed once for several rows that open with the same prompt",
 }
 """Every count of tokens by name; in training, `sampled` is the sum of trained, zero_advantage, filtered and failed."""
 
@@ -61,8 +61,8 @@ class Entry:
     tokens: Mapping[str, int] = field(default_factory=dict)
     wall: float = 0.0
 
-    def set_apart(self, share: float, *, of: str, into: str) -> "Entry":
-        """The same seconds, with a share of one account under a name of its own: the sum stays."""
+    def move_share(self, share: float, *, of: str, into: str) -> "Entry":
+        """Moves a share of one account into another; the sum does not change."""
         assert 0 <= share <= 1, "a share of the whole"
         moved = share * self.seconds.get(of, 0.0)
         if not moved:
@@ -80,7 +80,7 @@ class Entry:
 
 
 class Ledger:
-    """A run's accounts; whatever no section claims is charged to `other`."""
+    """A run's accounts; time outside every section is charged to `other`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -90,15 +90,15 @@ class Ledger:
         self._opened = self._charged = clock()
 
     def spend(self, account: str) -> AbstractContextManager[None]:
-        """Charges what happens within to an account, save for what sections inside it claim for theirs.
+        """Charges the time inside the `with` block to an account, except what nested sections charge to theirs.
 
-        A section that awaits is charged for whatever other tasks do meanwhile, outside of sections of their own; of
-        such sections one must lie within the other.
+        A section that awaits is also charged for other tasks that run meanwhile outside of sections of their own;
+        sections of different tasks must nest.
         """
         return _Section(self, account)
 
     def _enter(self, account: str) -> int:
-        """Opens a section, and says how deep it lies."""
+        """Opens a section and returns its depth."""
         self._charge()
         self._open.append(account)
         return len(self._open)
@@ -114,23 +114,23 @@ class Ledger:
             self._tokens[name] = self._tokens.get(name, 0) + number
 
     def close_step(self) -> Entry:
-        """What was spent and counted since the last time this was asked; sections that are open stay so."""
+        """The time and tokens since the last call; open sections stay open."""
         now = self._charge()
         entry = Entry(seconds=self._seconds, tokens=self._tokens, wall=now - self._opened)
         self._seconds, self._tokens, self._opened = {}, {}, now
         return entry
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """A loop whose idle time is `tool_wait`: `asyncio.Runner(loop_factory=ledger.new_event_loop)`.
+        """An event loop whose idle time is `tool_wait`: `asyncio.Runner(loop_factory=ledger.new_event_loop)`.
 
-        Windows' own loop has no selector to watch: there, idle time is charged to the section it falls into.
+        The Windows loop has no selector: there, idle time is charged to the section that is open.
         """
         if sys.platform == "win32":
             return asyncio.new_event_loop()
         return asyncio.SelectorEventLoop(_IdleSelector(self))
 
     def _charge(self) -> float:
-        """Charges the time since the last charge to the account in force, and says what time it is."""
+        """Charges the time since the last charge to the innermost open account and returns the current time."""
         now = self._clock()
         account = self._open[-1]
         self._seconds[account] = self._seconds.get(account, 0.0) + now - self._charged
@@ -139,7 +139,7 @@ class Ledger:
 
 
 class _Section:
-    """A stretch of time for one account. There are several to every turn, and a generator would be slow to enter."""
+    """One timed section. There are several per turn, and entering a generator would be slow."""
 
     __slots__ = ("_account", "_depth", "_ledger")
 
@@ -154,14 +154,14 @@ class _Section:
 
 
 class _IdleSelector(selectors.DefaultSelector):
-    """Charges the time that an event loop has nothing to do but wait."""
+    """Charges the time an event loop spends waiting."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self._ledger = ledger
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Waits for an event; with work at hand the loop gives it no time, and only glances."""
+        """Waits for events; a loop that has work ready passes a timeout of 0, which is not idle time."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         with self._ledger.spend(IDLE):

@@ -1,4 +1,4 @@
-"""The books of a run: shares taken from counters, and one fate for every token, by hand."""
+"""Ledger entries by hand: shares taken from counters, and one outcome for every token."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 from turnwise.engines.base import EngineStats
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
-from turnwise.runs.ledger.recorder import Books, count_learnt, count_played
+from turnwise.runs.ledger.recorder import LedgerRecorder, count_learnt, count_played
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 
@@ -82,15 +82,15 @@ def spend(ledger: Ledger, clock: Clock, **seconds: float) -> None:
             clock.now += amount
 
 
-def test_idle_lanes_and_padding_are_set_apart_by_what_was_counted_since_the_last_record():
+def test_idle_slots_and_padding_are_split_off_by_what_was_counted_since_the_last_record():
     clock, engine = Clock(), Engine()
     ledger = Ledger(clock)
-    books = Books(ledger, engine)
+    recorder = LedgerRecorder(ledger, engine)
     spend(ledger, clock, prefill=4.0, decode=10.0, logprobs=2.0, update=6.0)
     engine.work(
         prefill_tokens=30, prefill_padding=10, reused_tokens=5, slot_steps=100, idle_slot_steps=20, decode_tokens=80
     )
-    found = books.close_training(GROUPS, (0, 1), UPDATE)
+    found = recorder.close_training(GROUPS, (0, 1), UPDATE)
     seconds = {name: value for name, value in found.items() if name.endswith("_seconds")}
     assert seconds == pytest.approx(
         {
@@ -123,9 +123,9 @@ def test_idle_lanes_and_padding_are_set_apart_by_what_was_counted_since_the_last
 def test_a_record_without_sampling_has_no_tokens():
     clock, engine = Clock(), Engine()
     ledger = Ledger(clock)
-    books = Books(ledger, engine)
+    recorder = LedgerRecorder(ledger, engine)
     spend(ledger, clock, checkpoint=1.5)
-    assert books.close() == {
+    assert recorder.close() == {
         "ledger/other_seconds": 0.0,
         "ledger/checkpoint_seconds": 1.5,
         "ledger/wall_seconds": 1.5,
@@ -134,9 +134,9 @@ def test_a_record_without_sampling_has_no_tokens():
 
 def test_an_evaluation_counts_what_it_played():
     engine = Engine()
-    books = Books(Ledger(Clock()), engine)
+    recorder = LedgerRecorder(Ledger(Clock()), engine)
     engine.work(prefill_tokens=18, slot_steps=12)
-    found = books.close_evaluation(GROUPS[:1])
+    found = recorder.close_evaluation(GROUPS[:1])
     assert (found["ledger/sampled_tokens"], found["ledger/truncated_tokens"]) == (12, 7)
     assert (found["ledger/prompt_computed_tokens"], found["ledger/prompt_padding_tokens"]) == (18, 0)
     assert "ledger/trained_tokens" not in found

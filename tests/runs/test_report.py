@@ -10,7 +10,7 @@ from rich.console import Console
 
 from turnwise.cli.main import main
 from turnwise.runs import RunDirectory
-from turnwise.runs.ledger.totals import read_balance, show_balance
+from turnwise.runs.ledger.totals import read_totals, show_totals
 from turnwise.runs.report.charts import draw_lines
 from turnwise.runs.report.writer import read_view, write_report
 
@@ -307,7 +307,7 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
 
 def test_the_terminal_table_of_a_run_without_a_ledger_says_so(tmp_path):
     console = Console(record=True, width=100, quiet=False, file=(tmp_path / "out").open("w"))
-    show_balance(console, read_balance([{"step": 1, "stage": "train", "time": 0.0}]))
+    show_totals(console, read_totals([{"step": 1, "stage": "train", "time": 0.0}]))
     assert "no ledger" in console.export_text()
 
 

@@ -8,7 +8,7 @@ import pytest
 from tiny_runs import Silent, records, run_tiny, tiny_config
 from turnwise.ledger import ACCOUNTS, TOKENS, Ledger
 from turnwise.runs import read_metrics, read_trajectories
-from turnwise.runs.ledger.totals import read_balance
+from turnwise.runs.ledger.totals import read_totals
 from turnwise.training.trainer import run_training
 
 SECTIONS = {
@@ -31,9 +31,9 @@ def accounted(tmp_path_factory):
 
 def test_the_accounts_of_a_run_sum_to_its_wall_clock_within_a_percent(accounted):
     run, wall = accounted
-    balance = read_balance(read_metrics(run.metrics))
-    spent = sum(balance.accounts().values())
-    assert spent == pytest.approx(balance.wall, rel=1e-6)
+    totals = read_totals(read_metrics(run.metrics))
+    spent = sum(totals.accounts().values())
+    assert spent == pytest.approx(totals.wall, rel=1e-6)
     assert spent == pytest.approx(wall, rel=0.01)
 
 
@@ -47,14 +47,14 @@ def test_the_accounts_of_every_record_sum_to_its_own_stretch(accounted):
 
 def test_time_is_charged_where_it_was_spent(accounted):
     """Each of these did something in this run; what nobody claims is little."""
-    balance = read_balance(read_metrics(accounted[0].metrics))
-    accounts = balance.accounts()
+    totals = read_totals(read_metrics(accounted[0].metrics))
+    accounts = totals.accounts()
     worked = {"prefill", "decode", "environment", "render", "load", "update", "diagnose", "evaluate"}
     assert {*worked, "sft", "store", "checkpoint", "prepare"} <= accounts.keys() <= ACCOUNTS.keys()
-    assert accounts["other"] < 0.05 * balance.wall
-    assert accounts.get("tool_wait", 0.0) < 0.01 * balance.wall, "no tool of this game waits"
-    assert balance.seconds["cold start"].keys() <= {"sft", "store", "other", "render"}
-    assert balance.seconds["training"]["update"] > balance.seconds["evaluation"].get("update", 0.0) == 0.0
+    assert accounts["other"] < 0.05 * totals.wall
+    assert accounts.get("tool_wait", 0.0) < 0.01 * totals.wall, "no tool of this game waits"
+    assert totals.seconds["cold start"].keys() <= {"sft", "store", "other", "render"}
+    assert totals.seconds["training"]["update"] > totals.seconds["evaluation"].get("update", 0.0) == 0.0
 
 
 def test_every_token_that_was_sampled_has_one_fate(accounted):

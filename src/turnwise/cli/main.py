@@ -173,14 +173,14 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from turnwise.runs import RunDirectory
-    from turnwise.runs.ledger.totals import read_balance, show_balance
+    from turnwise.runs.ledger.totals import read_totals, show_totals
     from turnwise.runs.report.writer import read_view, write_report
 
     if options.overrides:
         raise ConfigError(f"report: what is '{options.overrides[0]}'? It takes the folder of one run")
     run = RunDirectory.open(options.run)
     path = write_report(run)
-    show_balance(Console(), read_balance(read_view(run).records))
+    show_totals(Console(), read_totals(read_view(run).records))
     _say(f"The report is in {path}")
     return 0
 

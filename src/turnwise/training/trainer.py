@@ -37,7 +37,7 @@ from turnwise.runs import (
     write_trajectories,
 )
 from turnwise.runs.findings import FindingsLog
-from turnwise.runs.ledger.recorder import Books
+from turnwise.runs.ledger.recorder import LedgerRecorder
 from turnwise.runs.report.writer import write_report
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
@@ -100,7 +100,7 @@ class Trainer:
     ) -> None:
         self.config, self.parts, self.directory = config, parts, directory
         self.metrics, self.display = metrics, display
-        self.ledger, self.books = parts.ledger, Books(parts.ledger, parts.engine)
+        self.ledger, self.ledger_recorder = parts.ledger, LedgerRecorder(parts.ledger, parts.engine)
         self.reported = time.monotonic()
         """When the report was last written; a run begins as if it just had been."""
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
@@ -235,7 +235,7 @@ class Trainer:
             for step, metrics in enumerate(losses, 1):
                 began, seconds = time.monotonic(), time.monotonic() - began
                 pace = {"sft/tokens_per_second": metrics["sft/tokens"] / seconds}
-                self._tell("sft", step, metrics | pace | self.books.close())
+                self._tell("sft", step, metrics | pace | self.ledger_recorder.close())
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same episode seed every time."""
@@ -254,7 +254,7 @@ class Trainer:
                 progress=self._progress(f"evaluation after step {step}"),
             )
         self._store(stage, step, result.groups)
-        self.metrics.write(step, stage, result.metrics() | self.books.close_evaluation(result.groups))
+        self.metrics.write(step, stage, result.metrics() | self.ledger_recorder.close_evaluation(result.groups))
         self.display.note(f"{stage}, step {step}: {result}")
 
     async def _load_engine(self, version: int) -> None:
@@ -331,9 +331,9 @@ class Trainer:
         """Accounts for what came after the last record, once, and leaves a report; its own time is in the record."""
         if any(record["stage"] == "end" for record in read_metrics(self.directory.metrics)):
             return
-        spent = self.books.close()
+        spent = self.ledger_recorder.close()
         self._report({"step": step, "stage": "end", **spent})
-        later = self.books.close()
+        later = self.ledger_recorder.close()
         self.metrics.write(step, "end", later | {name: spent[name] + later.get(name, 0.0) for name in spent})
 
     def _report(self, *unwritten: Record) -> None:
@@ -350,7 +350,7 @@ class Trainer:
                 "time/update_seconds": learnt,
             }
             self._store("train", step, lot.groups, lot.selection.kept, update)
-            spent = self.books.close_training(lot.groups, lot.selection.kept, update)
+            spent = self.ledger_recorder.close_training(lot.groups, lot.selection.kept, update)
             self._tell("train", step, summary | lot.metrics() | update.metrics | dict(verdict.metrics) | pace | spent)
         for event in verdict.events:
             self.findings.write(event.to_json())

@@ -1,8 +1,8 @@
-"""Closes a run's ledger, record by record: seconds by account, and what became of every token.
+"""Turns the ledger into metrics, one entry per record: seconds by account, tokens by outcome.
 
-Invariant: an entry covers all that happened since the one before it, so the entries of a run sum to its wall-clock; in
-training every sampled token is in exactly one of trained, zero_advantage, filtered and failed. Counts follow from what
-was sampled and learnt, so a resumed run's equal those of the run that was never killed.
+Invariant: an entry covers everything since the previous one, so the entries of a run sum to its wall-clock. In training
+every sampled token is in exactly one of trained, zero_advantage, filtered and failed. Token counts depend on the
+rollouts and the update alone, so a resumed run has those of an uninterrupted one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,25 +14,25 @@ from turnwise.ledger import Ledger
 from turnwise.types import Group, StopReason, Trajectory
 
 
-class Books:
-    """One run's ledger, and the engine whose statistics tell what of its time was padding or idle."""
+class LedgerRecorder:
+    """Closes ledger entries, splitting off padding and idle time by the engine's statistics."""
 
     def __init__(self, ledger: Ledger, engine: Engine) -> None:
         self._ledger, self._engine = ledger, engine
         self._seen = engine.stats
 
     def close(self) -> dict[str, float]:
-        """What was spent since the last record, as metrics: `{"ledger/prefill_seconds": .8, ...}`."""
+        """Time since the last record, as metrics: `{"ledger/prefill_seconds": .8, ...}`."""
         return self._close(padding=0.0)
 
     def close_evaluation(self, groups: Sequence[Group]) -> dict[str, float]:
-        """The same, with the tokens of the episodes that were played."""
+        """The same for an evaluation, with its tokens."""
         self._ledger.count(**count_played(groups))
         return self._close(padding=0.0)
 
     def close_training(self, groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, float]:
-        """The same for a step that was `update`d with those of the groups that were kept, by place."""
-        self._ledger.count(**count_played(groups), **count_learnt(groups, kept, update), **count_read(update))
+        """The same for a training step; `kept` are the indices of the groups that the update trained on."""
+        self._ledger.count(**count_played(groups), **count_learnt(groups, kept, update), **count_batch(update))
         return self._close(padding=update.metrics.get("batch/padding_share", 0.0))
 
     def _close(self, *, padding: float) -> dict[str, float]:
@@ -42,14 +42,14 @@ class Books:
         if read or work.slot_steps:
             self._ledger.count(prompt_computed=read, prompt_reused=work.reused_tokens, prompt_padding=padded)
         idle = _share(work.idle_slot_steps, work.slot_steps)
-        entry = self._ledger.close_step().set_apart(idle, of="decode", into="tail_idle")
+        entry = self._ledger.close_step().move_share(idle, of="decode", into="tail_idle")
         for account, share in (("prefill", _share(padded, read + padded)), ("logprobs", padding), ("update", padding)):
-            entry = entry.set_apart(share, of=account, into="padding")
+            entry = entry.move_share(share, of=account, into="padding")
         return entry.metrics()
 
 
 def count_played(groups: Iterable[Group]) -> dict[str, int]:
-    """What episodes said and read: `{"sampled": 4096, "observation": 9000, "truncated": 80, "failed": 0}`."""
+    """Tokens sampled and read: `{"sampled": 4096, "observation": 9000, "truncated": 80, "failed": 0}`."""
     everyone = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         "sampled": _sampled(everyone),
@@ -60,9 +60,9 @@ def count_played(groups: Iterable[Group]) -> dict[str, int]:
 
 
 def count_learnt(groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, int]:
-    """What became of the sampled tokens that did not fail: `{"trained": 3500, "zero_advantage": 400, "filtered": 96}`.
+    """Outcome of the sampled tokens that did not fail: `{"trained": 3500, "zero_advantage": 400, "filtered": 96}`.
 
-    Advantages stand in the update as the trajectories of the kept groups do.
+    `update.advantages` are in the order of the kept groups' trajectories.
     """
     counts = {"trained": 0, "zero_advantage": 0}
     advantages = iter(update.advantages)
@@ -75,8 +75,8 @@ def count_learnt(groups: Sequence[Group], kept: Sequence[int], update: Update) -
     return counts | {"filtered": _sampled(t for group in left for t in group.trajectories if _played(t))}
 
 
-def count_read(update: Update) -> dict[str, int]:
-    """What one pass over the rows read beside them, and what of them it was spared, by the learner's shares."""
+def count_batch(update: Update) -> dict[str, int]:
+    """Padding of one pass over the training rows, and the tokens it computed once for several rows."""
     tokens, padded = update.metrics["batch/tokens"], update.metrics.get("batch/padding_share", 0.0)
     shared = tokens * update.metrics.get("batch/shared_share", 0.0)
     return {"batch_padding": round((tokens - shared) * padded / (1 - padded)), "batch_shared": round(shared)}

@@ -1,6 +1,6 @@
-"""A run's ledger, added up from its metrics: seconds by account and tokens by name, apart by stage.
+"""A run's ledger summed from its metrics: seconds by account and tokens by name, per stage.
 
-Invariant: nothing is hidden: an account or a count that this version does not know is added up like any other.
+Invariant: accounts and counts unknown to this version are summed and shown, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,23 +19,23 @@ STAGES: Mapping[str, str] = {
     "evaluate": "evaluation",
     "end": "training",
 }
-"""What a record's stage is shown as; what is spent after the last record belongs to training."""
+"""Display name of a record's stage; the time after the last record counts as training."""
 _COLUMNS = ("cold start", "training", "evaluation")
 _SECONDS, _TOKENS = "_seconds", "_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    """Sums by stage and name: `balance.seconds["training"]["decode"] == 41.2`."""
+class LedgerTotals:
+    """Sums by stage and name: `totals.seconds["training"]["decode"] == 41.2`."""
 
     seconds: Mapping[str, Mapping[str, float]]
     tokens: Mapping[str, Mapping[str, float]]
     wall: float
-    """What the records say of the wall-clock; the accounts sum to it."""
+    """Wall-clock seconds; the accounts sum to it."""
 
     @property
     def stages(self) -> list[str]:
-        """Those that spent anything, in order of time."""
+        """Stages with any time, in chronological order."""
         return [*(stage for stage in _COLUMNS if stage in self.seconds), *sorted(self.seconds.keys() - set(_COLUMNS))]
 
     def accounts(self, stage: str | None = None) -> dict[str, float]:
@@ -43,12 +43,12 @@ class Balance:
         return _in_order(_total(self.seconds.values() if stage is None else [self.seconds[stage]]), ACCOUNTS)
 
     def counts(self) -> dict[str, float]:
-        """Tokens by name, of all stages."""
+        """Tokens by name, over all stages."""
         return _in_order(_total(self.tokens.values()), TOKENS)
 
 
-def read_balance(records: Iterable[Record]) -> Balance:
-    """Adds up what records say under `ledger/`; all zero for a run that has no ledger."""
+def read_totals(records: Iterable[Record]) -> LedgerTotals:
+    """Sums the `ledger/` metrics of all records; all zero for a run without a ledger."""
     seconds: dict[str, dict[str, float]] = {}
     tokens: dict[str, dict[str, float]] = {}
     wall = 0.0
@@ -64,43 +64,43 @@ def read_balance(records: Iterable[Record]) -> Balance:
                 _add(seconds, stage, account.removesuffix(_SECONDS), value)
             elif account.endswith(_TOKENS):
                 _add(tokens, stage, account.removesuffix(_TOKENS), value)
-    return Balance(seconds=seconds, tokens=tokens, wall=wall)
+    return LedgerTotals(seconds=seconds, tokens=tokens, wall=wall)
 
 
-def show_balance(console: Console, balance: Balance) -> None:
-    """The ledger as tables: accounts and their shares, then tokens."""
-    if not balance.wall:
+def show_totals(console: Console, totals: LedgerTotals) -> None:
+    """Prints the ledger as tables: seconds by account, then tokens."""
+    if not totals.wall:
         console.print("This run has no ledger in its metrics.", highlight=False)
         return
-    console.print(_seconds_table(balance))
-    if counts := balance.counts():
-        console.print(_tokens_table(balance, counts))
+    console.print(_seconds_table(totals))
+    if counts := totals.counts():
+        console.print(_tokens_table(totals, counts))
 
 
-def _seconds_table(balance: Balance) -> Table:
-    accounts, stages = balance.accounts(), balance.stages
+def _seconds_table(totals: LedgerTotals) -> Table:
+    accounts, stages = totals.accounts(), totals.stages
     whole = sum(accounts.values())
-    table = Table(title=f"{balance.wall:,.1f} seconds of wall-clock, by account", title_justify="left")
+    table = Table(title=f"{totals.wall:,.1f} seconds of wall-clock, by account", title_justify="left")
     table.add_column("account")
     for title in ["seconds", "share", *stages]:
         table.add_column(title, justify="right")
     for account, spent in accounts.items():
-        by_stage = [_cell(balance.seconds[stage].get(account, 0.0)) for stage in stages]
+        by_stage = [_cell(totals.seconds[stage].get(account, 0.0)) for stage in stages]
         table.add_row(account.replace("_", " "), f"{spent:,.2f}", f"{spent / whole:.1%}", *by_stage)
-    sums = [f"{sum(balance.seconds[stage].values()):,.2f}" for stage in stages]
+    sums = [f"{sum(totals.seconds[stage].values()):,.2f}" for stage in stages]
     table.add_section()
-    table.add_row("sum", f"{whole:,.2f}", f"{whole / balance.wall:.1%}", *sums, style="bold")
+    table.add_row("sum", f"{whole:,.2f}", f"{whole / totals.wall:.1%}", *sums, style="bold")
     return table
 
 
-def _tokens_table(balance: Balance, counts: Mapping[str, float]) -> Table:
-    stages: Sequence[str] = [stage for stage in balance.stages if stage in balance.tokens]
+def _tokens_table(totals: LedgerTotals, counts: Mapping[str, float]) -> Table:
+    stages: Sequence[str] = [stage for stage in totals.stages if stage in totals.tokens]
     table = Table(title="Tokens", title_justify="left")
     table.add_column("")
     for title in ["all", *stages]:
         table.add_column(title, justify="right")
     for name, number in counts.items():
-        by_stage = [f"{balance.tokens[stage].get(name, 0):,.0f}" for stage in stages]
+        by_stage = [f"{totals.tokens[stage].get(name, 0):,.0f}" for stage in stages]
         table.add_row(name.replace("_", " "), f"{number:,.0f}", *by_stage)
     return table
 

@@ -5,33 +5,33 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from turnwise.ledger import ACCOUNTS, TOKENS
-from turnwise.runs.ledger.totals import Balance
+from turnwise.runs.ledger.totals import LedgerTotals
 from turnwise.runs.report.charts import Slice, draw_bar
 from turnwise.runs.report.tables import Cell, Marked, show_share, show_whole, table
 
 
-def ledger_section(balance: Balance) -> str:
+def ledger_section(totals: LedgerTotals) -> str:
     """A bar for the run and one for each of its stages, and the same in numbers; the last row is the sum."""
-    if not balance.wall:
+    if not totals.wall:
         return '<h2>Where the time went</h2>\n<p class="soft">There is no ledger in the metrics of this run.</p>'
-    accounts, stages = balance.accounts(), balance.stages
+    accounts, stages = totals.accounts(), totals.stages
     whole = math.fsum(accounts.values())
     bars = {"the whole run": accounts}
     if len(stages) > 1:
-        bars |= {stage: balance.accounts(stage) for stage in stages}
+        bars |= {stage: totals.accounts(stage) for stage in stages}
     rows: list[Sequence[Cell]] = [
         (
             Marked(f'<i class="key a-{escape(name)}"></i>{escape(name.replace("_", " "))}'),
             f"{spent:,.2f}",
             show_share(spent, whole),
-            *(_seconds(balance.seconds[stage].get(name)) for stage in stages),
+            *(_seconds(totals.seconds[stage].get(name)) for stage in stages),
             ACCOUNTS.get(name, ""),
         )
         for name, spent in accounts.items()
     ]
-    sums = [_seconds(math.fsum(balance.seconds[stage].values())) for stage in stages]
+    sums = [_seconds(math.fsum(totals.seconds[stage].values())) for stage in stages]
     rows.append(
-        ("sum", f"{whole:,.2f}", show_share(whole, balance.wall), *sums, f"of {balance.wall:,.2f} s of wall-clock")
+        ("sum", f"{whole:,.2f}", show_share(whole, totals.wall), *sums, f"of {totals.wall:,.2f} s of wall-clock")
     )
     drawn = "\n".join(_bar(title, spent) for title, spent in bars.items())
     numbers = range(1, 3 + len(stages))
@@ -40,17 +40,17 @@ def ledger_section(balance: Balance) -> str:
     )
 
 
-def tokens_section(balance: Balance) -> str:
+def tokens_section(totals: LedgerTotals) -> str:
     """Every count of tokens, over the run and by stage."""
-    counts = balance.counts()
+    counts = totals.counts()
     if not counts:
         return ""
-    stages = [stage for stage in balance.stages if stage in balance.tokens]
+    stages = [stage for stage in totals.stages if stage in totals.tokens]
     rows: list[Sequence[Cell]] = [
         (
             name.replace("_", " "),
             show_whole(number),
-            *(show_whole(balance.tokens[stage].get(name, math.nan)) for stage in stages),
+            *(show_whole(totals.tokens[stage].get(name, math.nan)) for stage in stages),
             TOKENS.get(name, ""),
         )
         for name, number in counts.items()

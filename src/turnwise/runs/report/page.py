@@ -11,7 +11,7 @@ from datetime import datetime
 from html import escape
 
 from turnwise.runs.display import show_duration
-from turnwise.runs.ledger.totals import Balance, read_balance
+from turnwise.runs.ledger.totals import LedgerTotals, read_totals
 from turnwise.runs.metrics import Record
 from turnwise.runs.picture import Series
 from turnwise.runs.report.charts import draw_lines
@@ -70,14 +70,14 @@ class View:
 
 def write_page(view: View) -> str:
     """The whole page, one HTML document that needs nothing else."""
-    balance = read_balance(view.records)
+    totals = read_totals(view.records)
     sections = [
         _head(view),
-        _tiles(view, balance),
+        _tiles(view, totals),
         _learning(view),
         _evaluations(view),
-        ledger_section(balance),
-        tokens_section(balance),
+        ledger_section(totals),
+        tokens_section(totals),
         _findings(view),
         _dropped(view),
         _setup(view),
@@ -103,19 +103,19 @@ def _head(view: View) -> str:
     return f'<h1>{escape(view.name)}</h1>\n<p class="soft">{escape(view.state + when)}</p>\n{facts}'
 
 
-def _tiles(view: View, balance: Balance) -> str:
+def _tiles(view: View, totals: LedgerTotals) -> str:
     """The figures that a reader looks for first."""
     if not view.records:
         return ""
     scores = [number_of(record, "evaluate/success") for record in view.stage("evaluate")]
-    training = balance.seconds.get("training", {})
+    training = totals.seconds.get("training", {})
     sampling = math.fsum(training.get(account, 0.0) for account in _SAMPLING)
     episodes = math.fsum(number_of(record, "rollout/episodes", 0.0) for record in view.stage("train"))
     tiles = [
         (f"{scores[-1]:.3f}" if scores else "–", f"held-out success, from {scores[0]:.3f}" if scores else "held out"),
         (show_whole(episodes), "episodes in training"),
-        (show_whole(balance.counts().get("sampled", math.nan)), "tokens sampled"),
-        (show_duration(balance.wall), "of wall-clock"),
+        (show_whole(totals.counts().get("sampled", math.nan)), "tokens sampled"),
+        (show_duration(totals.wall), "of wall-clock"),
         (show_share(sampling, math.fsum(training.values())), "of training spent playing episodes"),
     ]
     boxes = (f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span></div>' for value, what in tiles)
