@@ -22,7 +22,7 @@ EVERYTHING = {
         "mode": "auto",
         "filter": {"rule": "top_p", "mass": 0.8, "refill": 3},
         "monitor": {"window": 3, "information_every": 10},
-        "remedy": {"filter": None, "clip_high": None, "kl_coef": None, "estimator": "bilevel-gae"},
+        "starpo_s": {"filter": None, "clip_high": None, "kl_coef": None, "estimator": "bilevel-gae"},
         "recovery": 5,
     },
     "render": {"template": "a/b.jinja", "variables": {"enable_thinking": False, "date_string": "26 Jul 2024"}},
@@ -84,18 +84,21 @@ def test_a_filter_needs_something_to_go_by():
     lonely = {"rollout": {"group_size": 1}, "credit": {"estimator": "gae"}}
     with pytest.raises(ConfigError, match=r"^stability.filter: one response per task has no spread to go by"):
         tiny_config(**lonely, stability={"filter": {"rule": "top_p"}})
-    with pytest.raises(ConfigError, match=r"^stability.remedy.filter: one response per task"):
+    with pytest.raises(ConfigError, match=r"^stability.starpo_s.filter: one response per task"):
         tiny_config(**lonely, stability={"mode": "auto"})
     tiny_config(**lonely, stability={"mode": "monitor"})
-    tiny_config(**lonely, stability={"mode": "auto", "remedy": {"filter": None}})
+    tiny_config(**lonely, stability={"mode": "auto", "starpo_s": {"filter": None}})
 
 
-def test_a_remedy_that_could_not_be_laid_over_the_run_is_refused_at_once():
-    sections = {"credit": {"advantage_mask": False}, "stability": {"mode": "auto", "remedy": {"estimator": "turn-gae"}}}
-    with pytest.raises(ConfigError, match=r"^stability.remedy: turn-gae takes one value per turn") as error:
+def test_starpo_s_that_does_not_fit_the_run_is_refused_at_once():
+    sections = {
+        "credit": {"advantage_mask": False},
+        "stability": {"mode": "auto", "starpo_s": {"estimator": "turn-gae"}},
+    }
+    with pytest.raises(ConfigError, match=r"^stability.starpo_s: turn-gae takes one value per turn") as error:
         tiny_config(**sections)
     assert "\n" not in str(error.value)
-    tiny_config(**sections | {"stability": {"remedy": {"estimator": "turn-gae"}}})
+    tiny_config(**sections | {"stability": {"starpo_s": {"estimator": "turn-gae"}}})
 
 
 def test_a_run_is_evaluated_with_its_newest_weights(tmp_path):

@@ -36,8 +36,8 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "always": ("stability.mode=always",),
     "rloo": ("stability.mode=monitor", "credit.estimator=rloo"),
 }
-"""StarPO by GRPO, watched alone; treated on an alarm; under StarPO-S throughout; and by an estimator that does not
-divide, which the trap has no hold on: a reference for health."""
+"""StarPO by GRPO, monitored alone; with StarPO-S enabled on an alarm; under StarPO-S throughout; and by an estimator
+that does not divide, which the trap has no hold on: a reference for health."""
 HEALTHY = ("always", "rloo")
 """The modes that are meant to stay well; there are more such runs in `games_health`."""
 FIRST_SEED = 50

@@ -25,7 +25,7 @@ BASE = "vanilla"
 CURVES = {
     "success": "rollout/success",
     "in-group reward std": "rollout/reward_std_in_group",
-    "token entropy": "vitals/token_entropy",
+    "token entropy": "health/token_entropy",
     "gradient norm": "policy/grad_norm",
 }
 

@@ -22,7 +22,7 @@ from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
 from turnwise.settings import KeyPath, Settings, parse_settings, rank_values
-from turnwise.stability import Regime, StabilitySettings
+from turnwise.stability import AlgorithmSettings, StabilitySettings
 
 
 class CheckpointSettings(Settings):
@@ -57,9 +57,9 @@ class Config(Settings):
     """Trackers and other observers of the run, of your own: `[{name: my_package:Tracker, args: {...}}]`."""
 
     @property
-    def regime(self) -> Regime:
-        """What the run itself is chosen, credited and learnt by; a remedy may be laid over it."""
-        return Regime(filter=self.stability.filter, credit=self.credit, loss=self.loss)
+    def algorithm_settings(self) -> AlgorithmSettings:
+        """The run's own filter, credit and loss; StarPO-S may override them."""
+        return AlgorithmSettings(filter=self.stability.filter, credit=self.credit, loss=self.loss)
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
@@ -103,31 +103,32 @@ def check_config(config: Config) -> Config:
     """Refuses what each section allows but together cannot work, and plug-ins that are not there or not made so."""
     config.rollout.require_trainable("rollout")
     if config.steps:
-        _check_regimes(config)
+        _check_algorithm(config)
         config.credit.arguments()
         config.loss.arguments()
     _check_serving(config)
     return config
 
 
-def _check_regimes(config: Config) -> None:
-    """The run's own regime, and the one under a remedy that may come into force."""
-    regimes = [("stability.filter", config.regime)]
+def _check_algorithm(config: Config) -> None:
+    """Checks the run's own algorithm settings, and those under StarPO-S if it may be enabled."""
+    candidates = [("stability.filter", config.algorithm_settings)]
     if config.stability.mode in ("auto", "always"):
         try:
-            regimes.append(("stability.remedy.filter", config.stability.remedy.over(config.regime)))
+            overridden = config.stability.starpo_s.apply_to(config.algorithm_settings)
         except ValidationError as error:
             said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"stability.remedy: {said}") from None
-    for where, regime in regimes:
+            raise ConfigError(f"stability.starpo_s: {said}") from None
+        candidates.append(("stability.starpo_s.filter", overridden))
+    for where, settings in candidates:
         if config.rollout.group_size > 1:
             continue
-        if regime.credit.compares_groups:
+        if settings.credit.compares_groups:
             raise ConfigError(
-                f"rollout.group_size: {regime.credit.estimator} compares a task's responses with each other: set 2 or "
-                "more"
+                f"rollout.group_size: {settings.credit.estimator} compares a task's responses with each other: "
+                "set 2 or more"
             )
-        if regime.filter.rule != "none":
+        if settings.filter.rule != "none":
             raise ConfigError(
                 f"{where}: one response per task has no spread to go by: set rollout.group_size to 2 or more, or the "
                 "rule to none"
@@ -148,7 +149,7 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
     `ranks` are those of `rank_values`: what an extended recipe set for the algorithm that its extension replaces is no
     mistake. Without them, every setting that was given counts.
     """
-    starpo_s = _is_given(config, ("stability", "remedy"), ranks)
+    starpo_s = _is_given(config, ("stability", "starpo_s"), ranks)
     for key, choosers in _find_unread(config, starpo_s=starpo_s) if config.steps else ():
         chosen = max(_rank(chooser, ranks) for chooser in choosers)
         if _is_given(config, key, ranks) and _rank(key, ranks) >= chosen:
@@ -164,9 +165,9 @@ def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[tuple[KeyPath, t
 
     Credit and loss are read under StarPO-S, too, if it may be enabled or a recipe has settings of it for runs that may.
     """
-    in_play = [config.regime]
+    in_play = [config.algorithm_settings]
     if config.stability.mode in ("auto", "always") or starpo_s:
-        in_play.append(config.stability.remedy.over(config.regime))
+        in_play.append(config.stability.starpo_s.apply_to(config.algorithm_settings))
     mode = ("stability", "mode")
     for key, chooser in _walk_unread(config, ()):
         section, name = key[0], key[1]

@@ -58,7 +58,7 @@ def run(success, *, alarm_at=None, held_out=(0.5, 0.5), rollbacks=0, updates=2, 
             "step": list(steps),
             "rollout/success": list(success),
             "rollout/reward_std_in_group": [0.5 * one for one in success],
-            "vitals/token_entropy": [one**2 for one in success],
+            "health/token_entropy": [one**2 for one in success],
             "policy/grad_norm": [4.0] * len(success),
             "rollout/episodes": [8] * len(success),
             "policy/steps_taken": [updates] * len(success),
@@ -100,9 +100,9 @@ def test_the_modes_differ_in_what_watches_over_them_alone(in_project):
             "always": "grpo",
             "rloo": "rloo",
         }
-        remedy = configs["always"]["stability"]["remedy"]
-        assert remedy["critic_warmup"] == 0, "a step that only warms the critic up is an update less"
-        assert remedy["filter"]["refill"] == 0, "a refill is samples more"
+        starpo_s = configs["always"]["stability"]["starpo_s"]
+        assert starpo_s["critic_warmup"] == 0, "a step that only warms the critic up is an update less"
+        assert starpo_s["filter"]["refill"] == 0, "a refill is samples more"
 
 
 def test_seeds_are_apart_from_those_that_thresholds_were_chosen_on():
@@ -342,8 +342,8 @@ def small_project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("docs").mkdir()
     shutil.copy(PAGE, "docs/stability.md")
-    credit, remedy = {"estimator": "grpo"}, {"remedy": {"critic_warmup": 0}}
-    Path(f"{games.RECIPE}.yaml").write_text(yaml.safe_dump(tiny_data(credit=credit, stability=remedy)))
+    credit, stability = {"estimator": "grpo"}, {"starpo_s": {"critic_warmup": 0}}
+    Path(f"{games.RECIPE}.yaml").write_text(yaml.safe_dump(tiny_data(credit=credit, stability=stability)))
     lake = GROUNDS["frozen_lake"]
     several = {"size": 2, "think": False, "max_actions_per_turn": 2, "max_actions": 2}
     recipe = tiny_data(credit=credit, env={"args": several}, checkpoint={"every": 2})

@@ -101,8 +101,8 @@ def test_a_quarter_of_four_times_as_many():
 def test_what_is_left_over_is_dropped_and_counted():
     batch = collect(collector(tasks=12), rule="nonzero", refill=9)
     assert len(batch.kept) == 12
-    spare = batch.selection.given - batch.selection.flat - 12
-    assert batch.metrics()["filter/dropped"] == batch.selection.flat + spare
+    spare = batch.selection.given - batch.selection.zero_variance - 12
+    assert batch.metrics()["filter/dropped"] == batch.selection.zero_variance + spare
 
 
 def test_a_batch_follows_from_seed_step_and_state():

@@ -1,4 +1,4 @@
-"""What is done on an alarm, and when it is undone, along curves that are known."""
+"""One decision a step: what the controller does on an alarm, and when it undoes it, along curves that are known."""
 
 import pytest
 
@@ -6,21 +6,22 @@ from curves_by_hand import steady
 from turnwise.credit.estimate import CreditSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.stability import (
-    Act,
+    Action,
+    AlgorithmSettings,
     Controller,
     FilterSettings,
     MonitorSettings,
-    Regime,
-    RemedySettings,
     StabilitySettings,
+    StarPOSSettings,
 )
 
-OWN = Regime(
+OWN = AlgorithmSettings(
     filter=FilterSettings(),
     credit=CreditSettings(estimator="grpo", gamma=0.9),
     loss=LossSettings(kl_coef=0.1, clip_low=0.1),
 )
-QUICK = MonitorSettings(baseline_steps=3, window=1, patience=2)
+STARPO_S = StarPOSSettings().apply_to(OWN)
+QUICK = MonitorSettings(calibration_steps=3, window=1, patience=2)
 TRAP = {"reward_std": 0.02, "token_entropy": 0.1}
 
 
@@ -29,35 +30,26 @@ def controller(mode="auto", own=OWN, **settings):
 
 
 def go(control, curve, *, first=1, every=1, **options):
-    """Walks along a curve, saving every so often and carrying acts out; returns the verdicts."""
-    saved = {0: control.state_dict()}
-    verdicts = []
-    for step, vitals in enumerate(curve, first):
-        verdict = control.observe(step, vitals, **options)
-        verdicts.append(verdict)
-        if verdict.act is not None:
-            back = verdict.act.return_to
-            control.carry_out(verdict.act, None if back is None else saved[back])
-        if step % every == 0:
-            control.choose_checkpoint(step)
-            saved[step] = control.state_dict()
-    return verdicts
+    """Walks along a curve with a checkpoint every so often; returns the decisions."""
+    return [
+        control.decide(step, health, checkpoint=step % every == 0, **options)
+        for step, health in enumerate(curve, first)
+    ]
 
 
-def acts(verdicts):
-    return [verdict.act for verdict in verdicts if verdict.act is not None]
+def actions(decisions):
+    return [decision.action for decision in decisions if decision.action is not None]
 
 
-def test_the_remedy_is_starpo_s():
-    regime = RemedySettings().over(OWN)
-    assert regime.filter == FilterSettings(rule="top_fraction", keep=0.25)
-    assert regime.loss == LossSettings(kl_coef=0.0, clip_low=0.1, clip_high=0.28)
-    assert regime.credit == CreditSettings(estimator="gae", gamma=0.9)
+def test_starpo_s_overrides_the_runs_own_settings():
+    assert STARPO_S.filter == FilterSettings(rule="top_fraction", keep=0.25)
+    assert STARPO_S.loss == LossSettings(kl_coef=0.0, clip_low=0.1, clip_high=0.28)
+    assert STARPO_S.credit == CreditSettings(estimator="gae", gamma=0.9)
 
 
 @pytest.mark.parametrize("part", ["filter", "clip_high", "kl_coef", "estimator"])
-def test_each_part_of_the_remedy_can_be_left_out(part):
-    whole, less = RemedySettings().over(OWN), RemedySettings(**{part: None}).over(OWN)
+def test_each_part_of_starpo_s_can_be_left_out(part):
+    whole, less = STARPO_S, StarPOSSettings(**{part: None}).apply_to(OWN)
     changed = {
         "filter": less.filter == OWN.filter != whole.filter,
         "clip_high": less.loss.clip_high == OWN.loss.clip_high != whole.loss.clip_high,
@@ -67,128 +59,157 @@ def test_each_part_of_the_remedy_can_be_left_out(part):
     assert changed == {name: name == part for name in changed}
 
 
-def test_on_the_trap_it_goes_back_and_treats():
+def test_on_the_trap_it_rolls_back_and_enables_starpo_s():
     control = controller()
-    verdicts = go(control, [*steady(8), *steady(3, **TRAP)])
+    assert control.current.settings == OWN
+    decisions = go(control, [*steady(8), *steady(3, **TRAP)])
     # The signs begin at step 9 and have held for two steps at 10; the checkpoint of step 7 had one more good step.
-    assert acts(verdicts) == [Act(kind="treat", step=10, return_to=7)]
-    assert [finding.kind for finding in verdicts[9].findings][-1] == "echo_trap"
-    assert control.treated
-    assert control.regime == RemedySettings().over(OWN)
-    assert control.warm_until == 12
+    assert actions(decisions) == [Action(kind="enable_starpo_s", step=10, rollback_to=7)]
+    alarm = decisions[9]
+    assert [finding.kind for finding in alarm.findings][-1] == "echo_trap"
+    assert alarm.events == (*alarm.findings, alarm.action)
+    assert [decision.settings for decision in decisions] == [OWN] * 9 + [STARPO_S] * 2
+    assert [decision.critic_warmup_until for decision in decisions] == [0] * 9 + [12] * 2
+    assert control.current.settings == STARPO_S
 
 
 def test_metrics_say_which_weights_a_step_trained():
-    verdicts = go(controller(), [*steady(8), *steady(4, **TRAP)])
-    assert [verdict.metrics["stability/trained_from"] for verdict in verdicts] == [*range(10), 7, 11]
-    assert [verdict.metrics["stability/mode"] for verdict in verdicts] == [0.0] * 10 + [1.0] * 2
-    assert [verdict.metrics["stability/alarm"] for verdict in verdicts] == [0.0] * 9 + [1.0, 0.0, 1.0]
-    assert verdicts[-1].metrics["stability/rollbacks"] == 1.0
+    decisions = go(controller(), [*steady(8), *steady(4, **TRAP)])
+    assert [decision.metrics["stability/trained_from"] for decision in decisions] == [*range(10), 7, 11]
+    assert [decision.metrics["stability/mode"] for decision in decisions] == [0.0] * 10 + [1.0] * 2
+    assert [decision.metrics["stability/alarm"] for decision in decisions] == [0.0] * 9 + [1.0, 0.0, 1.0]
+    assert decisions[-1].metrics["stability/rollbacks"] == 1.0
+    assert [decision.metrics["health/reward_std"] for decision in decisions] == [0.4] * 8 + [0.02] * 4
 
 
-def test_it_steps_down_after_recovery():
+def test_starpo_s_is_disabled_after_recovery():
     control = controller(recovery=5)
-    verdicts = go(control, [*steady(8), *steady(2, **TRAP), *steady(10)])
-    assert acts(verdicts) == [Act(kind="treat", step=10, return_to=7), Act(kind="release", step=15)]
-    assert not control.treated
-    assert control.regime == OWN
+    decisions = go(control, [*steady(8), *steady(2, **TRAP), *steady(10)])
+    assert actions(decisions) == [
+        Action(kind="enable_starpo_s", step=10, rollback_to=7),
+        Action(kind="disable_starpo_s", step=15),
+    ]
+    assert decisions[-1].settings == OWN
 
 
-def test_what_is_not_well_does_not_count_as_recovery():
+def test_an_unhealthy_step_does_not_count_as_recovery():
     control = controller(recovery=5)
     limping = [*steady(3), *steady(1, **TRAP), *steady(4)]
-    go(control, [*steady(8), *steady(2, **TRAP), *limping])
-    assert control.treated
+    decisions = go(control, [*steady(8), *steady(2, **TRAP), *limping])
+    assert decisions[-1].settings == STARPO_S
 
 
-def test_it_goes_back_no_more_often_than_allowed():
-    control = controller(max_rollbacks=1)
-    found = acts(go(control, [*steady(8), *steady(20, **TRAP)]))
-    assert found == [Act(kind="treat", step=10, return_to=7)]
-    assert control.treated
-    none = controller(max_rollbacks=0)
-    assert acts(go(none, [*steady(8), *steady(20, **TRAP)])) == [Act(kind="treat", step=10)], "the remedy alone"
+def test_it_rolls_back_no_more_often_than_allowed():
+    decisions = go(controller(max_rollbacks=1), [*steady(8), *steady(20, **TRAP)])
+    assert actions(decisions) == [Action(kind="enable_starpo_s", step=10, rollback_to=7)]
+    assert decisions[-1].settings == STARPO_S
+    none = go(controller(max_rollbacks=0), [*steady(8), *steady(20, **TRAP)])
+    assert actions(none) == [Action(kind="enable_starpo_s", step=10)], "StarPO-S alone"
 
 
-def test_it_comes_back_to_nothing_that_was_unwell():
+def test_it_rolls_back_to_no_unhealthy_checkpoint():
     """Checkpoints are made in the fall, too, and right before it."""
-    control = controller()
     slow = [*steady(8), *steady(1, reward_std=0.02), *steady(3, **TRAP)]
-    assert acts(go(control, slow))[0].return_to == 7
-    assert control.wanted_checkpoints >= {0, 7}
+    decisions = go(controller(), slow)
+    assert actions(decisions)[0].rollback_to == 7
+    assert all(decision.keep_checkpoints >= {0, 7} for decision in decisions[6:])
+
+
+def test_checkpoints_to_keep_are_the_start_the_healthy_one_and_its_successor():
+    control = controller()
+    assert control.current.keep_checkpoints == {0}
+    decisions = go(control, [*steady(4), *steady(2, **TRAP)], every=2)
+    # That of step 2 is confirmed at step 3, that of step 4 is dropped by the signs of step 5, and that of step 6 has
+    # the weights of step 2 again.
+    kept = [decision.keep_checkpoints for decision in decisions]
+    assert kept == [{0}, {0, 2}, {0, 2}, {0, 2, 4}, {0, 2}, {0, 2, 6}]
+    assert decisions[-1].action == Action(kind="enable_starpo_s", step=6, rollback_to=2)
 
 
 def test_the_start_is_the_last_resort():
-    assert acts(go(controller(), [*steady(8), *steady(4, **TRAP)], every=100))[0].return_to == 0
+    assert actions(go(controller(), [*steady(8), *steady(4, **TRAP)], every=100))[0].rollback_to == 0
 
 
 def test_the_monitor_goes_back_with_the_weights():
     """What it had learnt of the run after the checkpoint is no measure for the run before it."""
-    control = controller()
     rich = [*steady(8), *steady(60, reward_std=4.0), *steady(2, reward_std=0.3, token_entropy=0.1)]
-    assert acts(go(control, rich, every=8))[0] == Act(kind="treat", step=70, return_to=64)
-    bound = controller()
-    saved = {0: bound.state_dict()}
-    for step, vitals in enumerate(rich, 1):
-        verdict = bound.observe(step, vitals)
-        if step == 8:
-            saved[8] = bound.state_dict()
-    assert verdict.act is not None
-    bound.carry_out(Act(kind="treat", step=70, return_to=8), saved[8])
-    assert acts(go(bound, steady(10), first=71)) == [], "0.4 was well then, though it is a tenth of 4"
+    assert actions(go(controller(), rich, every=8))[0] == Action(kind="enable_starpo_s", step=70, rollback_to=64)
+    control = controller()
+    early = [control.decide(step, health, checkpoint=step == 8) for step, health in enumerate(rich, 1)]
+    assert actions(early) == [Action(kind="enable_starpo_s", step=70, rollback_to=8)]
+    later = go(control, steady(10), first=71)
+    assert [event for decision in later for event in decision.events] == [], "0.4 was well then, a tenth of 4 or not"
 
 
 def test_an_alarm_between_rollouts_waits():
     control = controller()
-    verdicts = go(control, [*steady(8), *steady(3, **TRAP)], may_act=False)
-    assert acts(verdicts) == []
-    assert control.observe(12, steady(1, **TRAP)[0]).act == Act(kind="treat", step=12, return_to=7)
+    decisions = go(control, [*steady(8), *steady(3, **TRAP)], may_act=False)
+    assert actions(decisions) == []
+    waited = control.decide(12, steady(1, **TRAP)[0])
+    assert waited.action == Action(kind="enable_starpo_s", step=12, rollback_to=7)
 
 
 @pytest.mark.parametrize("mode", ["monitor", "always"])
-def test_other_modes_speak_and_do_nothing(mode):
+def test_other_modes_report_and_do_nothing(mode):
     control = controller(mode)
-    verdicts = go(control, [*steady(8), *steady(6, **TRAP)])
-    assert acts(verdicts) == []
-    assert "echo_trap" in [finding.kind for verdict in verdicts for finding in verdict.findings]
-    assert control.treated == (mode == "always")
-    assert control.wanted_checkpoints == {0}
+    decisions = go(control, [*steady(8), *steady(6, **TRAP)])
+    assert actions(decisions) == []
+    assert "echo_trap" in [finding.kind for decision in decisions for finding in decision.findings]
+    assert {decision.settings == STARPO_S for decision in decisions} == {mode == "always"}
+    assert {decision.keep_checkpoints for decision in decisions} == {frozenset({0})}
+
+
+def test_off_reports_nothing():
+    decisions = go(controller("off"), [*steady(8), *steady(6, **TRAP)])
+    assert [(decision.events, decision.metrics) for decision in decisions] == [((), {})] * 14
+
+
+def test_a_step_without_episodes_has_a_decision():
+    control = controller()
+    go(control, steady(4))
+    decision = control.decide(5, None)
+    assert (decision.events, decision.settings) == ((), OWN)
+    assert all(name.startswith("stability/") for name in decision.metrics)
+    assert decision.metrics["stability/trained_from"] == 4.0
 
 
 def test_always_warms_a_new_critic_up_and_leaves_an_old_one():
-    assert controller("always").warm_until == 2
-    assert controller("monitor").warm_until == 0
-    critic = Regime(filter=OWN.filter, credit=CreditSettings(estimator="gae"), loss=OWN.loss)
-    assert controller("always", own=critic).warm_until == 0
+    assert controller("always").current.critic_warmup_until == 2
+    assert controller("monitor").current.critic_warmup_until == 0
+    critic = AlgorithmSettings(filter=OWN.filter, credit=CreditSettings(estimator="gae"), loss=OWN.loss)
+    assert controller("always", own=critic).current.critic_warmup_until == 0
 
 
-def test_acts_say_what_they_do():
-    treat, release = Act(kind="treat", step=55, return_to=40), Act(kind="release", step=80)
-    assert treat.sentence == "back to the checkpoint of step 40, StarPO-S is in force"
-    assert release.to_json() == {
+def test_starpo_s_that_does_not_fit_the_run_matters_only_where_it_may_be_enabled():
+    unmasked = AlgorithmSettings(
+        filter=OWN.filter, credit=CreditSettings(estimator="grpo", advantage_mask=False), loss=OWN.loss
+    )
+    starpo_s = StarPOSSettings(estimator="turn-gae")
+    assert controller("monitor", own=unmasked, starpo_s=starpo_s).current.settings == unmasked
+
+
+def test_actions_say_what_they_do():
+    enable = Action(kind="enable_starpo_s", step=55, rollback_to=40)
+    assert enable.sentence == "rolled back to step 40; StarPO-S enabled"
+    assert Action(kind="enable_starpo_s", step=55).sentence == "StarPO-S enabled"
+    assert Action(kind="disable_starpo_s", step=80).to_json() == {
         "step": 80,
-        "kind": "release",
-        "return_to": None,
-        "sentence": "healthy again: StarPO-S is laid down",
+        "kind": "disable_starpo_s",
+        "rollback_to": None,
+        "sentence": "healthy again; StarPO-S disabled",
     }
 
 
 @pytest.mark.parametrize("cut", [2, 7, 9, 10, 11, 14, 16])
 def test_a_controller_goes_on_from_its_state(cut):
-    """Cut before, in and after a return, and after the remedy was laid down."""
+    """Cut before, in and after a rollback, and after StarPO-S was disabled."""
     curve = [*steady(8), *steady(3, **TRAP), *steady(10), *steady(2, **TRAP)]
     whole, first, second = (controller(recovery=4, max_rollbacks=1) for _ in range(3))
     expected = go(whole, curve)
-    assert [act.kind for act in acts(expected)] == ["treat", "release", "treat"]
-    saved = [first.state_dict()]
-    for step in range(1, 24):
-        control = first if step <= cut else second
-        verdict = control.observe(step, curve[step - 1])
-        assert verdict == expected[step - 1]
-        if verdict.act is not None:
-            back = verdict.act.return_to
-            control.carry_out(verdict.act, None if back is None else saved[back])
-        control.choose_checkpoint(step)
-        saved.append(control.state_dict())
-        if step == cut:
-            second.load_state_dict(saved[-1])
+    kinds = [action.kind for action in actions(expected)]
+    assert kinds == ["enable_starpo_s", "disable_starpo_s", "enable_starpo_s"]
+    assert go(first, curve[:cut]) == expected[:cut]
+    second.load_state_dict(first.state_dict())
+    assert second.current.settings == expected[cut - 1].settings
+    assert go(second, curve[cut:], first=cut + 1) == expected[cut:]
+    assert second.state_dict() == whole.state_dict()

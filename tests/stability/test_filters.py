@@ -76,7 +76,7 @@ def test_episodes_that_failed_say_nothing():
     assert statistics.pstdev([1.0, 1.0, 0.0]) > 0
     nobody = group(1.0, 0.0, failed={0, 1})
     selection = select([played, nobody, group(0, 1)], FilterSettings(rule="nonzero"))
-    assert (selection.kept, selection.flat) == ((2,), 2)
+    assert (selection.kept, selection.zero_variance) == ((2,), 2)
 
 
 @pytest.mark.parametrize("rule", ["nonzero", "top_p"])

@@ -1,11 +1,11 @@
-"""Each vital by hand, from episodes written turn by turn."""
+"""Each health metric by hand, from episodes written turn by turn."""
 
 import math
 
 import numpy as np
 import pytest
 
-from turnwise.stability import measure, mutual_information
+from turnwise.stability import measure_health, mutual_information
 from turnwise.stability.health import action_entropy, repeated_ngrams, repeated_turns
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
@@ -41,41 +41,41 @@ GROUPS = [
 LEARNT = {"policy/grad_norm": 0.7, "policy/steps_taken": 2.0}
 
 
-def test_vitals_by_hand():
-    vitals = measure(GROUPS, LEARNT)
-    assert vitals is not None
-    assert vitals.success == pytest.approx(1 / 3)
-    assert vitals.reward == pytest.approx(1 / 3)
+def test_health_metrics_by_hand():
+    health = measure_health(GROUPS, LEARNT)
+    assert health is not None
+    assert health.success == pytest.approx(1 / 3)
+    assert health.reward == pytest.approx(1 / 3)
     # Rewards 1 and 0 deviate by a half; the one of the second group that was played, by nothing.
-    assert vitals.reward_std == pytest.approx(0.25)
-    assert vitals.zero_variance == 0.5
+    assert health.reward_std == pytest.approx(0.25)
+    assert health.zero_variance == 0.5
     # Six tokens at .5, one at 2, three at 1.
-    assert vitals.token_entropy == pytest.approx((6 * 0.5 + 2 + 3) / 10)
+    assert health.token_entropy == pytest.approx((6 * 0.5 + 2 + 3) / 10)
     # Of five turns three are alike and two alone.
-    assert vitals.action_entropy == pytest.approx(-(0.6 * math.log(0.6) + 2 * 0.2 * math.log(0.2)) / math.log(5))
-    assert vitals.gradient == 0.7
-    assert vitals.repeated_turns == 0.5
-    assert vitals.repeated_ngrams == 0.0
-    assert vitals.response_length == 2.0
-    assert vitals.invalid_actions == 0.25, "over the episodes that say"
-    assert vitals.early_stops == pytest.approx(1 / 3)
-    assert vitals.information is None
-    assert "vitals/information" not in vitals.metrics()
-    assert vitals.metrics()["vitals/reward_std"] == vitals.reward_std
+    assert health.action_entropy == pytest.approx(-(0.6 * math.log(0.6) + 2 * 0.2 * math.log(0.2)) / math.log(5))
+    assert health.gradient == 0.7
+    assert health.repeated_turns == 0.5
+    assert health.repeated_ngrams == 0.0
+    assert health.response_length == 2.0
+    assert health.invalid_actions == 0.25, "over the episodes that say"
+    assert health.early_stops == pytest.approx(1 / 3)
+    assert health.information is None
+    assert "health/information" not in health.metrics()
+    assert health.metrics()["health/reward_std"] == health.reward_std
 
 
 def test_what_a_step_cannot_tell_is_not_zero():
-    vitals = measure([group(episode(turn(2)))], {"policy/steps_taken": 0.0, "policy/grad_norm": 0.0})
-    assert vitals is not None
-    assert (vitals.success, vitals.gradient, vitals.invalid_actions) == (None, None, None)
-    assert measure([group(episode(turn(2)))], {}).gradient is None
-    broken = measure([group(episode(turn(2)))], {"policy/steps_taken": 1.0, "policy/grad_norm": math.inf})
+    health = measure_health([group(episode(turn(2)))], {"policy/steps_taken": 0.0, "policy/grad_norm": 0.0})
+    assert health is not None
+    assert (health.success, health.gradient, health.invalid_actions) == (None, None, None)
+    assert measure_health([group(episode(turn(2)))], {}).gradient is None
+    broken = measure_health([group(episode(turn(2)))], {"policy/steps_taken": 1.0, "policy/grad_norm": math.inf})
     assert broken.gradient is None
 
 
-def test_a_step_that_nobody_played_has_no_vitals():
-    assert measure([group(episode(turn(2), stop=StopReason.ENV_FAILED)), group(episode())], LEARNT) is None
-    assert measure([], LEARNT) is None
+def test_a_step_without_episodes_has_no_health_metrics():
+    assert measure_health([group(episode(turn(2), stop=StopReason.ENV_FAILED)), group(episode())], LEARNT) is None
+    assert measure_health([], LEARNT) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from curves_by_hand import WELL, alarms, echo_trap, healthy, kinds, noisy, slide, steady, watch
 from turnwise.stability import Monitor, MonitorSettings
-from turnwise.stability.baseline import Baseline
+from turnwise.stability import monitor as monitor_module
+from turnwise.stability.tracked import TrackedMetric
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -140,13 +141,14 @@ def test_noise_alone_raises_no_alarm_and_hardly_a_sign():
     assert len(found) <= 30
 
 
-def test_variance_and_success_that_fall_together_are_seen_before_either_has_collapsed():
+def test_variance_and_success_that_fall_together_are_seen_before_either_has_collapsed(monkeypatch):
     both = steady(10, reward_std=0.3, success=0.22, reward=0.22)
     # A step counts for 3 deviations at most, less the allowance of .75: the fourth makes 9 each and 18 together.
     assert alarms([*steady(15), *both]) == [21], "the third step at which they come to more than 16"
-    assert alarms([*steady(15), *both], joint_decline=20.0) == [22]
     assert alarms([*steady(15), *steady(40, reward_std=0.3)]) == []
     assert alarms([*steady(15), *steady(40, success=0.22, reward=0.22)]) == []
+    monkeypatch.setattr(monitor_module, "JOINT_DECLINE", 20.0)
+    assert alarms([*steady(15), *both]) == [22]
 
 
 def test_an_alarm_is_said_once_and_again_after_it_has_passed():
@@ -179,13 +181,14 @@ def test_an_environment_without_a_word_for_success_is_judged_by_its_reward():
 
 def test_a_finding_says_what_in_a_plain_sentence():
     findings, _ = watch([*steady(10), *steady(5, token_entropy=0.2)], window=1)
-    assert findings[0].sentence == "the policy hardly varies what it says any more (token_entropy 0.2, was 1)"
+    words = "the policy's entropy has collapsed: it hardly varies its output"
+    assert findings[0].sentence == f"{words} (token_entropy 0.2, was 1)"
     assert findings[0].to_json() == {
         "step": 13,
         "kind": "entropy_collapse",
         "severity": "sign",
         "sentence": findings[0].sentence,
-        "evidence": {"token_entropy": {"now": 0.2, "well": 1.0}},
+        "evidence": {"token_entropy": {"now": 0.2, "healthy": 1.0}},
     }
 
 
@@ -196,92 +199,92 @@ def test_a_monitor_goes_on_from_its_state(cut):
     _, first = watch(curve[:cut])
     second = Monitor(MonitorSettings())
     second.load_state_dict(first.state_dict())
-    later = [f for step, vitals in enumerate(curve[cut:], cut + 1) for f in second.observe(step, vitals)]
+    later = [f for step, health in enumerate(curve[cut:], cut + 1) for f in second.observe(step, health)]
     assert later == [finding for finding in whole if finding.step > cut]
 
 
-def test_what_was_treated_is_judged_afresh_against_the_same_past():
+def test_after_a_restart_a_run_is_judged_against_the_same_past():
     trap = steady(12, reward_std=0.05, token_entropy=0.2)
     _, monitor = watch([*steady(15), *trap])
     assert monitor.alarmed
-    monitor.look_afresh()
+    monitor.restart()
     assert not monitor.alarmed
     assert monitor.healthy
-    again = [finding for step, vitals in enumerate(trap, 28) for finding in monitor.observe(step, vitals)]
+    again = [finding for step, health in enumerate(trap, 28) for finding in monitor.observe(step, health)]
     assert [finding.kind for finding in again] == ["variance_collapse", "entropy_collapse", "echo_trap"]
     assert again[0].evidence["reward_std"] == (0.05, pytest.approx(0.4))
 
 
 def test_gradients_of_another_objective_have_a_past_of_their_own():
     _, monitor = watch(steady(15))
-    monitor.change_objective()
+    monitor.restart()
     later = [f for step in range(16, 40) for f in monitor.observe(step, replace(WELL, gradient=50.0))]
     assert later == []
     spikes = [f.kind for step in range(40, 50) for f in monitor.observe(step, replace(WELL, gradient=500.0))]
     assert spikes == ["gradient_spike"]
 
 
-def baseline_of(*values, **settings):
-    """The baseline that these first values make."""
-    defaults = {"steps": len(values), "window": 3, "follow_better": 0.5, "follow_worse": 0.1, "allowance": 0.75}
-    baseline = Baseline("higher", **defaults | settings)
+def tracked_metric(*values, **settings):
+    """A metric whose first values are these."""
+    defaults = {"calibration_steps": len(values), "window": 3, "follow_better": 0.5, "follow_worse": 0.1}
+    metric = TrackedMetric("higher", **defaults | settings)
     for value in values:
-        baseline.add(value)
-    return baseline
+        metric.add(value)
+    return metric
 
 
-def test_a_baseline_by_hand():
-    baseline = baseline_of(2.0, 3.0, 100.0, 2.0, 3.0, 2.0)
+def test_a_healthy_level_by_hand():
+    metric = tracked_metric(2.0, 3.0, 100.0, 2.0, 3.0, 2.0)
     # The median is 2.5. Neighbours are 1, 97, 98, 1 and 1 apart, 1 in the median; 1.4826 / √2 of that is the deviation.
-    assert baseline.centre == 2.5
-    assert baseline.spread == pytest.approx(1.0484, abs=1e-4)
-    assert baseline.now == 2.0
+    assert metric.healthy == 2.5
+    assert metric.noise == pytest.approx(1.0484, abs=1e-4)
+    assert metric.now == 2.0
     for value in (6.5, 6.5):
-        baseline.add(value)
-    baseline.follow()
-    assert (baseline.now, baseline.centre) == (6.5, 4.5), "half of the way up"
+        metric.add(value)
+    metric.follow()
+    assert (metric.now, metric.healthy) == (6.5, 4.5), "half of the way up"
     for value in (2.5, 2.5, 2.5):
-        baseline.add(value)
-    baseline.follow()
-    assert baseline.centre == pytest.approx(4.3), "a tenth of the way down"
+        metric.add(value)
+    metric.follow()
+    assert metric.healthy == pytest.approx(4.3), "a tenth of the way down"
 
 
-def test_the_spread_is_that_of_steps_and_not_of_a_trend():
-    rising = baseline_of(1.0, 3.0, 2.0, 4.0, 3.0, 5.0, 4.0, 6.0)
-    assert rising.spread == pytest.approx(1.4826 / math.sqrt(2) * 2), "neighbours are 2, 1, 2, 1, 2, 1 and 2 apart"
-    one_wild_step = baseline_of(*[10.0, 11.0] * 4)
-    before = one_wild_step.spread
+def test_noise_is_that_of_steps_and_not_of_a_trend():
+    rising = tracked_metric(1.0, 3.0, 2.0, 4.0, 3.0, 5.0, 4.0, 6.0)
+    assert rising.noise == pytest.approx(1.4826 / math.sqrt(2) * 2), "neighbours are 2, 1, 2, 1, 2, 1 and 2 apart"
+    one_wild_step = tracked_metric(*[10.0, 11.0] * 4)
+    before = one_wild_step.noise
     one_wild_step.add(1000.0)
     one_wild_step.follow()
-    assert before < one_wild_step.spread <= before * (1 + 2 / 9), "it counts for three deviations, as one of nine steps"
+    assert before < one_wild_step.noise <= before * (1 + 2 / 9), "it counts for three deviations, as one of nine steps"
 
 
 def test_a_decline_by_hand():
-    baseline = baseline_of(*[10.0, 11.0] * 4)
-    one = baseline.spread
-    assert (baseline.centre, baseline.decline) == (10.5, 0.0)
+    metric = tracked_metric(*[10.0, 11.0] * 4)
+    one = metric.noise
+    assert (metric.healthy, metric.decline) == (10.5, 0.0)
     sums = []
     for deviations in (2.0, 2.0, 0.75, -1.0, 9.0, -9.0, 1.0):
-        baseline.add(10.5 - deviations * one)
-        sums.append(baseline.decline)
+        metric.add(10.5 - deviations * one)
+        sums.append(metric.decline)
     # Less .75 each: 1.25, 2.5, the same, 1.75 less, 2.25 more since nine count for three, none, and a quarter.
     assert sums == pytest.approx([1.25, 2.5, 2.5, 0.75, 3.0, 0.0, 0.25])
     for _ in range(100):
-        baseline.add(0.0)
-    assert baseline.decline == 15.0, "so that a run that has come back is believed within twenty steps"
-    baseline.forget_recent()
-    assert baseline.decline == 0.0
+        metric.add(0.0)
+    assert metric.decline == 15.0, "so that a run that has come back is believed within twenty steps"
+    metric.forget_recent()
+    assert metric.decline == 0.0
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_does_not_lift_a_baseline(seed):
+def test_noise_does_not_lift_the_healthy_level(seed):
     episode_seed = random.Random(seed)
-    baseline = Baseline("higher", steps=8, window=5, follow_better=0.1, follow_worse=0.01, allowance=0.75)
+    metric = TrackedMetric("higher", calibration_steps=8, window=5)
     for _ in range(300):
-        baseline.add(episode_seed.gauss(10, 1))
-        baseline.follow()
-    assert baseline.centre == pytest.approx(10, abs=0.5)
-    assert baseline.spread == pytest.approx(1, rel=0.35)
+        metric.add(episode_seed.gauss(10, 1))
+        metric.follow()
+    assert metric.healthy == pytest.approx(10, abs=0.5)
+    assert metric.noise == pytest.approx(1, rel=0.35)
 
 
 @pytest.mark.parametrize("seed", range(20))

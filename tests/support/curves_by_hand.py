@@ -1,12 +1,12 @@
-"""Runs as a monitor sees them: curves of vitals, healthy ones and ones that fall into the trap."""
+"""Runs as a monitor sees them: curves of health metrics, healthy ones and ones that fall into the trap."""
 
 import math
 import random
 from dataclasses import replace
 
-from turnwise.stability import Monitor, MonitorSettings, Vitals
+from turnwise.stability import HealthMetrics, Monitor, MonitorSettings
 
-WELL = Vitals(
+WELL = HealthMetrics(
     success=0.3,
     reward=0.3,
     reward_std=0.4,
@@ -25,7 +25,7 @@ WELL = Vitals(
 def watch(curve, **settings):
     """Everything a monitor finds along a curve, and the monitor as it is at the end."""
     monitor = Monitor(MonitorSettings(**settings))
-    findings = [finding for step, vitals in enumerate(curve, 1) for finding in monitor.observe(step, vitals)]
+    findings = [finding for step, health in enumerate(curve, 1) for finding in monitor.observe(step, health)]
     return findings, monitor
 
 
@@ -55,18 +55,18 @@ def slide(steps, **ends):
 
 
 def noisy(curve, seed, amount):
-    """Each vital multiplied by noise of its own, rates kept between 0 and 1."""
+    """Each metric multiplied by noise of its own, rates kept between 0 and 1."""
     episode_seed = random.Random(seed)
     shaken = []
-    for vitals in curve:
+    for health in curve:
         values = {
-            name: getattr(vitals, name) * math.exp(episode_seed.gauss(0, amount))
+            name: getattr(health, name) * math.exp(episode_seed.gauss(0, amount))
             for name in ("reward_std", "token_entropy", "action_entropy", "response_length")
         }
-        values["gradient"] = vitals.gradient * math.exp(episode_seed.gauss(0, 2 * amount))
+        values["gradient"] = health.gradient * math.exp(episode_seed.gauss(0, 2 * amount))
         for name in ("success", "repeated_turns", "repeated_ngrams", "invalid_actions", "early_stops"):
-            values[name] = min(1.0, max(0.0, getattr(vitals, name) + episode_seed.gauss(0, amount / 4)))
-        shaken.append(replace(vitals, **values, reward=values["success"]))
+            values[name] = min(1.0, max(0.0, getattr(health, name) + episode_seed.gauss(0, amount / 4)))
+        shaken.append(replace(health, **values, reward=values["success"]))
     return shaken
 
 

@@ -32,6 +32,7 @@ from turnwise.config import ALGORITHMS, load_config
 from turnwise.errors import RunError
 from turnwise.runs import RunDirectory, load_state, read_trajectories
 from turnwise.runs.findings import read_findings
+from turnwise.stability import monitor
 from turnwise.training.trainer import run_training
 from turnwise.types import Group, Message
 
@@ -57,8 +58,8 @@ AUTO = {
     "learner": {"optimizer": {"lr": 6e-2, "warmup_steps": 20}},
     "stability": {
         "mode": "auto",
-        "monitor": {"baseline_steps": 3, "window": 1, "patience": 2, "sigmas": 1.0},
-        "remedy": {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 3},
+        "monitor": {"calibration_steps": 3, "window": 1, "patience": 2},
+        "starpo_s": {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 3},
         "recovery": 2,
     },
 }
@@ -79,6 +80,14 @@ ONLINE = {
 }
 STEPS = 4
 WATCHED = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 3}, "evaluate": {"every": 2, "untrained": True}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_monitor():
+    """A monitor that takes less noise for a sign, so that the runs of `AUTO` are trapped and recover in 18 steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitor, "SIGMAS", 1.0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -380,22 +389,22 @@ def test_adapters_train_and_leave_the_weights_beneath_alone(unbroken, cold):
 def test_a_trapped_run_goes_back_and_on_under_starpo_s(unbroken):
     run = unbroken("auto")
     train = {record["step"]: record for record in records(run, "train")}
-    acts = [line for line in read_findings(run.path / "findings.jsonl") if line["kind"] in ("treat", "release")]
-    treat, release = acts[:2]
-    assert (treat["kind"], release["kind"]) == ("treat", "release")
-    alarm, back = treat["step"], treat["return_to"]
+    actions = [line for line in read_findings(run.path / "findings.jsonl") if "starpo_s" in line["kind"]]
+    enable, disable = actions[:2]
+    assert (enable["kind"], disable["kind"]) == ("enable_starpo_s", "disable_starpo_s")
+    alarm, back = enable["step"], enable["rollback_to"]
     assert train[alarm]["stability/alarm"] == 1.0
     assert 0 < back < alarm
     assert sorted(train) == list(range(1, 19)), "the step goes on counting"
-    # The step after it learnt from samples of the weights it went back to, under the remedy, the critic warming up.
+    # The step after it learnt from samples of the weights it went back to, under StarPO-S, the critic warming up.
     after = train[alarm + 1]
     assert (after["stability/trained_from"], after["stability/mode"], after["filter/kept"]) == (back, 1.0, 4.0)
     assert after["critic/warming_up"] == 1.0
     assert "policy/kl_to_reference" not in after
-    assert after["vitals/token_entropy"] > 2 * train[alarm]["vitals/token_entropy"]
+    assert after["health/token_entropy"] > 2 * train[alarm]["health/token_entropy"]
     assert after["optim/lr"] > train[alarm]["optim/lr"], "the schedule goes on"
-    # And after recovery, under its own settings again: the reference woke up as it was.
-    later = train[release["step"] + 1]
+    # And after recovery, under its own settings again: the reference is as it was.
+    later = train[disable["step"] + 1]
     assert (later["stability/mode"], later["filter/kept"]) == (0.0, 8.0)
     assert later["policy/kl_to_reference"] > 0
     assert "critic/loss" not in later
@@ -428,10 +437,10 @@ def test_information_is_measured_when_it_is_due(cold, tmp_path):
         steps=3, model={"name": str(cold)}, stability={"monitor": {"information_every": 2, "information_sample": 4}}
     )
     run = run_training(config, tmp_path / "run", env=EitherCue(), display=Silent())
-    measured = {record["step"]: record for record in records(run, "train") if "vitals/information" in record}
+    measured = {record["step"]: record for record in records(run, "train") if "health/information" in record}
     assert list(measured) == [2]
-    assert measured[2]["vitals/information"] == pytest.approx(0, abs=0.3)
-    assert 0 <= measured[2]["vitals/retrieval"] <= 1
+    assert measured[2]["health/information"] == pytest.approx(0, abs=0.3)
+    assert 0 <= measured[2]["health/retrieval"] <= 1
 
 
 def test_one_set_of_weights_serves_several_updates(unbroken):
@@ -475,10 +484,10 @@ def test_a_step_whose_groups_are_all_dropped_is_a_counted_no_op(cold, tmp_path):
     assert same_weights(weights(run, 0), weights(run, 1))
 
 
-def test_always_is_the_remedy_from_the_first_step(one_step):
-    """The same step as a run whose own settings say what the remedy says."""
-    remedy = {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 0}
-    always = one_step("grpo", stability={"mode": "always", "remedy": remedy})
+def test_always_is_starpo_s_from_the_first_step(one_step):
+    """The same step as a run whose own settings say what StarPO-S does."""
+    starpo_s = {"filter": {"rule": "top_fraction", "keep": 0.5}, "critic_warmup": 0}
+    always = one_step("grpo", stability={"mode": "always", "starpo_s": starpo_s})
     spelt_out = one_step("ppo", loss={"clip_high": 0.28}, stability={"filter": {"rule": "top_fraction", "keep": 0.5}})
     assert same_weights(weights(always, 1), weights(spelt_out, 1))
     assert not same_weights(weights(always, 1), weights(one_step("grpo"), 1))
@@ -488,8 +497,8 @@ def test_always_is_the_remedy_from_the_first_step(one_step):
 def test_watching_changes_nothing(one_step):
     watched, unwatched = one_step("grpo", steps=2), one_step("grpo", steps=2, stability={"mode": "off"})
     assert same_weights(weights(watched, 2), weights(unwatched, 2))
-    assert not any(name.startswith(("vitals/", "stability/")) for r in records(unwatched, "train") for name in r)
-    assert all(record["vitals/token_entropy"] > 0 for record in records(watched, "train"))
+    assert not any(name.startswith(("health/", "stability/")) for r in records(unwatched, "train") for name in r)
+    assert all(record["health/token_entropy"] > 0 for record in records(watched, "train"))
 
 
 def _assert_equal_runs(run: RunDirectory, other: RunDirectory, why: str = "") -> None:
@@ -497,7 +506,7 @@ def _assert_equal_runs(run: RunDirectory, other: RunDirectory, why: str = "") ->
     steps = load_config(other.config).steps
     assert same_weights(weights(run, steps), weights(other, steps)), why
     here, there = (load_state(one.checkpoints / f"step-{steps:06d}" / "state.pt") for one in (run, other))
-    for part in ("learner", "asleep", "sampler", "stability"):
+    for part in ("learner", "inactive", "sampler", "stability"):
         assert _differences(here[part], there[part], part) == [], why
     assert records(run) == records(other), why
     found = [read_findings(one.path / "findings.jsonl") for one in (run, other)]

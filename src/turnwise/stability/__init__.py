@@ -1,30 +1,30 @@
-"""Steady training: which groups are learnt from, what a collapse looks like, and what is done about it."""
+"""Stable training: which groups are trained on, what a collapse looks like, and one decision a step about it."""
 
-from turnwise.stability.controller import Act, Controller, Mode, StabilitySettings, Verdict
+from turnwise.stability.controller import Action, Controller, Decision, Mode, StabilitySettings
 from turnwise.stability.filters import FilterSettings, Selection, select
 from turnwise.stability.findings import Finding, Kind, Severity
-from turnwise.stability.health import Information, Vitals, measure, mutual_information
+from turnwise.stability.health import HealthMetrics, Information, measure_health, mutual_information
 from turnwise.stability.monitor import Monitor, MonitorSettings
-from turnwise.stability.starpo_s import Regime, RemedySettings
+from turnwise.stability.starpo_s import AlgorithmSettings, StarPOSSettings
 
 __all__ = [
-    "Act",
+    "Action",
+    "AlgorithmSettings",
     "Controller",
+    "Decision",
     "FilterSettings",
     "Finding",
+    "HealthMetrics",
     "Information",
     "Kind",
     "Mode",
     "Monitor",
     "MonitorSettings",
-    "Regime",
-    "RemedySettings",
     "Selection",
     "Severity",
     "StabilitySettings",
-    "Verdict",
-    "Vitals",
-    "measure",
+    "StarPOSSettings",
+    "measure_health",
     "mutual_information",
     "select",
 ]

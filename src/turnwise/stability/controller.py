@@ -1,11 +1,11 @@
-"""What is done about what the monitor finds: nothing, a word, or StarPO-S from the last healthy checkpoint on.
+"""The controller: one decision a step about algorithm settings, rollbacks and checkpoints, from the run's health.
 
-Invariant: the step goes on counting after a return, so no sample is drawn or learnt from twice; all that decides the
-next step is in `state_dict`. The controller says what to do and the trainer does it.
+Invariant: the step goes on counting after a rollback, so no sample is drawn or trained on twice; all that determines
+the next decision is in `state_dict`. The controller decides, and the trainer applies the decision.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -13,178 +13,206 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.filters import FilterSettings
 from turnwise.stability.findings import Finding
-from turnwise.stability.health import Vitals
+from turnwise.stability.health import HealthMetrics
 from turnwise.stability.monitor import Monitor, MonitorSettings
-from turnwise.stability.starpo_s import Regime, RemedySettings
+from turnwise.stability.starpo_s import AlgorithmSettings, StarPOSSettings
 
 Mode: TypeAlias = Literal["off", "monitor", "auto", "always"]
 
 
 class StabilitySettings(Settings):
-    """How a run keeps from collapsing, or notices that it does."""
+    """How a run notices a collapse, and what it does about it."""
 
     mode: Mode = "monitor"
-    """`off`: nothing is measured; `monitor`: findings are said; `auto`: on an Echo Trap the run goes back to its last
-    healthy checkpoint and on from there under `remedy`; `always`: under `remedy` from the first step."""
+    """`off`: nothing is measured; `monitor`: findings are reported; `auto`: on an Echo Trap the run rolls back to its
+    last healthy checkpoint and enables `starpo_s`; `always`: `starpo_s` from the first step."""
     filter: FilterSettings = FilterSettings()
-    """Which groups are learnt from while no remedy is in force."""
+    """Which groups are trained on while StarPO-S is disabled."""
     monitor: MonitorSettings = MonitorSettings()
-    remedy: RemedySettings = RemedySettings()
+    starpo_s: StarPOSSettings = StarPOSSettings()
     recovery: int = Field(default=50, ge=1)
-    """Healthy steps in a row after which `auto` lays the remedy down again."""
+    """Consecutive healthy steps after which `auto` disables StarPO-S again."""
     max_rollbacks: int = Field(default=2, ge=0)
-    """How often `auto` may go back; after that, an alarm brings the remedy alone."""
+    """How often `auto` may roll back; after that, an alarm enables StarPO-S without a rollback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """`Act(kind="treat", step=55, return_to=40)`: after step 55, back to the weights of step 40, under the remedy."""
+class Action:
+    """`Action(kind="enable_starpo_s", step=55, rollback_to=40)`: after step 55, go on from the weights of step 40."""
 
-    kind: Literal["treat", "release"]
+    kind: Literal["enable_starpo_s", "disable_starpo_s"]
     step: int
-    return_to: int | None = None
-    """The checkpoint to go back to; None goes on with the weights as they are."""
+    rollback_to: int | None = None
+    """The checkpoint whose weights to go on from; None keeps the weights."""
 
     @property
     def sentence(self) -> str:
-        if self.kind == "release":
-            return "healthy again: StarPO-S is laid down"
-        back = "" if self.return_to is None else f"back to the checkpoint of step {self.return_to}, "
-        return f"{back}StarPO-S is in force"
+        if self.kind == "disable_starpo_s":
+            return "healthy again; StarPO-S disabled"
+        rolled_back = "" if self.rollback_to is None else f"rolled back to step {self.rollback_to}; "
+        return f"{rolled_back}StarPO-S enabled"
 
     def to_json(self) -> dict[str, object]:
         """A line of a run's `findings.jsonl`."""
-        return {"step": self.step, "kind": self.kind, "return_to": self.return_to, "sentence": self.sentence}
+        return {"step": self.step, "kind": self.kind, "rollback_to": self.rollback_to, "sentence": self.sentence}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What one step came to."""
+class Decision:
+    """What the trainer goes by until the next decision, and what the controller has to report."""
 
+    settings: AlgorithmSettings
+    """In force from the next step on."""
+    critic_warmup_until: int = 0
+    """The step before which only the critic is trained."""
+    keep_checkpoints: frozenset[int] = frozenset({0})
+    """Checkpoints that must not be pruned; the start of training is always one of them."""
+    action: Action | None = None
+    """The change at this step, if any: `settings` differ from those before, and weights if it has a `rollback_to`."""
     findings: tuple[Finding, ...] = ()
-    act: Act | None = None
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def events(self) -> tuple[Finding | Act, ...]:
-        """All that is worth a line in the log."""
-        return self.findings if self.act is None else (*self.findings, self.act)
+    def events(self) -> tuple[Finding | Action, ...]:
+        """Everything to log."""
+        return self.findings if self.action is None else (*self.findings, self.action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checkpoint:
+    """A checkpoint to roll back to, and the monitor's state at that time, which comes back with the weights."""
+
+    step: int
+    monitor: Mapping[str, object]
 
 
 class Controller:
-    """One run's course: the regime in force, and when it changes."""
+    """Decides for one run: `decision = controller.decide(step, health)` after every step."""
 
-    def __init__(self, settings: StabilitySettings, own: Regime) -> None:
-        self.settings = settings
-        self.monitor = Monitor(settings.monitor)
-        self._own, self._remedied = own, settings.remedy.over(own)
-        self.treated = settings.mode == "always"
-        self.warm_until = self._warm_from(0) if self.treated else 0
-        """The step before which only the critic learns."""
-        self.healthy_checkpoint = 0
-        """The one to come back to: after it the run stayed well for a while."""
-        self._candidate: int | None = None
+    def __init__(self, settings: StabilitySettings, own: AlgorithmSettings) -> None:
+        self._settings = settings
+        self._monitor = Monitor(settings.monitor)
+        self._own = own
+        self._starpo_s = settings.starpo_s.apply_to(own) if settings.mode in ("auto", "always") else own
+        self._enabled = settings.mode == "always"
+        self._critic_warmup_until = self._warmup_from(0) if self._enabled else 0
+        start = _Checkpoint(step=0, monitor=self._monitor.state_dict())
+        self._healthy = start
+        """The checkpoint to roll back to: after it the run stayed healthy for a while."""
+        self._candidate = start if settings.mode == "auto" else None
+        """The next one, if the run stays healthy."""
         self._trained_from = 0
         self._rollbacks = 0
-        self._well_for = 0
+        self._healthy_steps = 0
 
     @property
-    def watches(self) -> bool:
-        return self.settings.mode != "off"
+    def current(self) -> Decision:
+        """The decision in force, for a run that starts or resumes; it reports nothing new."""
+        candidate = set() if self._candidate is None else {self._candidate.step}
+        return Decision(
+            settings=self._starpo_s if self._enabled else self._own,
+            critic_warmup_until=self._critic_warmup_until,
+            keep_checkpoints=frozenset({0, self._healthy.step} | candidate),
+        )
 
-    @property
-    def regime(self) -> Regime:
-        """What the next step is chosen, credited and learnt by."""
-        return self._remedied if self.treated else self._own
+    def decide(
+        self, step: int, health: HealthMetrics | None, *, checkpoint: bool = False, may_act: bool = True
+    ) -> Decision:
+        """The decision after a step.
 
-    def observe(self, step: int, vitals: Vitals | None, *, may_act: bool = True) -> Verdict:
-        """Judges the step that was just learnt from; without `may_act`, an alarm waits until a step that may."""
-        findings = self.monitor.observe(step, vitals) if vitals is not None else []
-        self._look_back(step)
-        metrics = {
-            "stability/mode": float(self.treated),
-            "stability/alarm": float(self.monitor.alarmed),
-            "stability/signs": float(len(self.monitor.signs)),
-            "stability/rollbacks": float(self._rollbacks),
-            "stability/trained_from": float(self._trained_from),
-        }
-        self._trained_from = step
-        act = self._decide(step) if may_act and self.settings.mode == "auto" else None
-        return Verdict(findings=tuple(findings), act=act, metrics=metrics)
-
-    def carry_out(self, act: Act, then: Mapping[str, object] | None = None) -> None:
-        """Changes the regime; `then` is the controller's state in the checkpoint that the run returns to.
-
-        What the monitor knew at that time comes back with the weights it knew it of; nothing else does.
+        Args:
+            step: The step that was just trained.
+            health: Its measurements; None if no episode of it was played.
+            checkpoint: Whether a checkpoint of this step is about to be saved.
+            may_act: Whether settings may change now; if not, an alarm waits for a step at which they may.
         """
-        self.treated = act.kind == "treat"
-        self._well_for, self._candidate = 0, None
-        if self.treated:
-            self.warm_until = self._warm_from(act.step)
-        if then is not None:
-            assert act.return_to is not None
-            self._rollbacks += 1
-            self._trained_from = act.return_to
-            self.monitor.load_state_dict(_section(then, "monitor"))
-        self.monitor.look_afresh()
-        self.monitor.change_objective()
-
-    def choose_checkpoint(self, step: int) -> None:
-        """A checkpoint is about to be made: one to come back to, if the run is well and stays so for a while."""
-        if self.settings.mode == "auto" and self.monitor.healthy and self._candidate is None:
-            self._candidate = step
-
-    @property
-    def wanted_checkpoints(self) -> set[int]:
-        """Those that must not be pruned; the start of training is always among them."""
-        return {0, self.healthy_checkpoint} | (set() if self._candidate is None else {self._candidate})
+        if self._settings.mode == "off":
+            return self.current
+        findings = self._monitor.observe(step, health) if health is not None else []
+        self._judge_checkpoints(step)
+        metrics = self._metrics() | (health.metrics() if health is not None else {})
+        self._trained_from = step
+        action = self._choose_action(step) if may_act and self._settings.mode == "auto" else None
+        if action is not None:
+            self._apply(action)
+        if checkpoint and self._settings.mode == "auto" and self._monitor.healthy and self._candidate is None:
+            self._candidate = _Checkpoint(step=step, monitor=self._monitor.state_dict())
+        return replace(self.current, action=action, findings=tuple(findings), metrics=metrics)
 
     def state_dict(self) -> dict[str, object]:
         return {
-            "monitor": self.monitor.state_dict(),
-            "treated": self.treated,
-            "warm_until": self.warm_until,
-            "healthy_checkpoint": self.healthy_checkpoint,
-            "candidate": self._candidate,
+            "monitor": self._monitor.state_dict(),
+            "enabled": self._enabled,
+            "critic_warmup_until": self._critic_warmup_until,
+            "healthy": _pack(self._healthy),
+            "candidate": None if self._candidate is None else _pack(self._candidate),
             "trained_from": self._trained_from,
             "rollbacks": self._rollbacks,
-            "well_for": self._well_for,
+            "healthy_steps": self._healthy_steps,
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        treated, candidate = state["treated"], state["candidate"]
-        assert isinstance(treated, bool)
-        assert candidate is None or isinstance(candidate, int)
-        self.monitor.load_state_dict(_section(state, "monitor"))
-        self.treated, self._candidate = treated, candidate
-        self.warm_until = _whole(state, "warm_until")
-        self.healthy_checkpoint = _whole(state, "healthy_checkpoint")
+        enabled = state["enabled"]
+        assert isinstance(enabled, bool)
+        self._enabled = enabled
+        self._monitor.load_state_dict(_section(state, "monitor"))
+        self._healthy = _unpack(_section(state, "healthy"))
+        self._candidate = None if state["candidate"] is None else _unpack(_section(state, "candidate"))
+        self._critic_warmup_until = _whole(state, "critic_warmup_until")
         self._trained_from = _whole(state, "trained_from")
         self._rollbacks = _whole(state, "rollbacks")
-        self._well_for = _whole(state, "well_for")
+        self._healthy_steps = _whole(state, "healthy_steps")
 
-    def _look_back(self, step: int) -> None:
-        """Signs come late, so a checkpoint is trusted only after the run has stayed well beyond it."""
-        if not self.monitor.healthy:
-            self._well_for, self._candidate = 0, None
+    def _metrics(self) -> dict[str, float]:
+        return {
+            "stability/mode": float(self._enabled),
+            "stability/alarm": float(self._monitor.alarmed),
+            "stability/signs": float(len(self._monitor.signs)),
+            "stability/rollbacks": float(self._rollbacks),
+            "stability/trained_from": float(self._trained_from),
+        }
+
+    def _judge_checkpoints(self, step: int) -> None:
+        """Signs come late, so a checkpoint counts as healthy only after the run has stayed healthy beyond it."""
+        if not self._monitor.healthy:
+            self._healthy_steps, self._candidate = 0, None
             return
-        self._well_for += 1
-        if self._candidate is not None and step - self._candidate >= self.settings.monitor.window:
-            self.healthy_checkpoint, self._candidate = self._candidate, None
+        self._healthy_steps += 1
+        if self._candidate is not None and step - self._candidate.step >= self._settings.monitor.window:
+            self._healthy, self._candidate = self._candidate, None
 
-    def _decide(self, step: int) -> Act | None:
-        if self.monitor.alarmed:
-            if self._rollbacks < self.settings.max_rollbacks:
-                return Act(kind="treat", step=step, return_to=self.healthy_checkpoint)
-            return None if self.treated else Act(kind="treat", step=step)
-        if self.treated and self._well_for >= self.settings.recovery:
-            return Act(kind="release", step=step)
+    def _choose_action(self, step: int) -> Action | None:
+        if self._monitor.alarmed:
+            if self._rollbacks < self._settings.max_rollbacks:
+                return Action(kind="enable_starpo_s", step=step, rollback_to=self._healthy.step)
+            return None if self._enabled else Action(kind="enable_starpo_s", step=step)
+        if self._enabled and self._healthy_steps >= self._settings.recovery:
+            return Action(kind="disable_starpo_s", step=step)
         return None
 
-    def _warm_from(self, step: int) -> int:
-        """A critic that the run did not have must learn to judge before anything is learnt from its word."""
-        new_critic = self._remedied.credit.needs_critic and not self._own.credit.needs_critic
-        return step + self.settings.remedy.critic_warmup if new_critic else 0
+    def _apply(self, action: Action) -> None:
+        self._enabled = action.kind == "enable_starpo_s"
+        self._healthy_steps, self._candidate = 0, None
+        if self._enabled:
+            self._critic_warmup_until = self._warmup_from(action.step)
+        if action.rollback_to is not None:
+            self._rollbacks += 1
+            self._trained_from = action.rollback_to
+            self._monitor.load_state_dict(self._healthy.monitor)
+        self._monitor.restart()
+
+    def _warmup_from(self, step: int) -> int:
+        """A critic that the run itself does not have is trained before the policy learns from its values."""
+        new_critic = self._starpo_s.credit.needs_critic and not self._own.credit.needs_critic
+        return step + self._settings.starpo_s.critic_warmup if new_critic else 0
+
+
+def _pack(checkpoint: _Checkpoint) -> dict[str, object]:
+    return {"step": checkpoint.step, "monitor": dict(checkpoint.monitor)}
+
+
+def _unpack(state: Mapping[str, object]) -> _Checkpoint:
+    return _Checkpoint(step=_whole(state, "step"), monitor=_section(state, "monitor"))
 
 
 def _whole(state: Mapping[str, object], name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a monitor can find, as typed values: a kind, how grave, the numbers behind it, and a plain sentence."""
+"""What the monitor can find: a kind, a severity, the numbers behind it, and a plain sentence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ Kind: TypeAlias = Literal[
     "echo_trap",
 ]
 Severity: TypeAlias = Literal["sign", "alarm"]
-"""A sign is worth knowing; an alarm is worth acting on."""
+"""A sign is informative; the controller acts on an alarm."""
 Evidence: TypeAlias = Mapping[str, tuple[float, float]]
-"""By vital: what it is now, and what it was while the run was well."""
+"""By health metric: its level now, and its level while the run was healthy."""
 
 SENTENCES: Mapping[Kind, str] = {
-    "variance_collapse": "the members of a group are paid nearly the same, though the task is not solved",
-    "variance_decline": "the members of a group are paid more and more alike, though the task is not solved",
-    "entropy_collapse": "the policy hardly varies what it says any more",
-    "template_collapse": "reasoning no longer depends on the prompt it answers, however varied it looks",
-    "repetition": "episodes repeat themselves, turn after turn or phrase after phrase",
-    "gradient_spike": "gradients are many times as long as they were",
+    "variance_collapse": "rewards within a group are nearly equal, though the task is not solved",
+    "variance_decline": "rewards within a group vary less and less, though the task is not solved",
+    "entropy_collapse": "the policy's entropy has collapsed: it hardly varies its output",
+    "template_collapse": "reasoning no longer depends on the prompt, though its entropy has not fallen",
+    "repetition": "episodes repeat whole turns or phrases",
+    "gradient_spike": "gradient norms are many times their usual size",
     "success_drop": "success has fallen well below its best",
-    "invalid_actions": "more and more actions cannot be read by the environment",
-    "early_stopping": "more and more episodes give up after a single turn",
-    "length_drift": "turns have grown much longer or shorter than they were",
-    "echo_trap": "Echo Trap: groups no longer differ and other signs agree, so what is learnt is an echo of itself",
+    "invalid_actions": "the environment cannot parse a growing share of actions",
+    "early_stopping": "a growing share of episodes ends unsolved after a single turn",
+    "length_drift": "turns have become much longer or shorter",
+    "echo_trap": "Echo Trap: rewards within groups no longer vary and other signs of collapse agree",
 }
 
 
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """`the policy hardly varies what it says any more (token_entropy 0.2, was 0.9)`."""
+        """`turns have become much longer or shorter (response_length 90, was 30)`."""
         numbers = ", ".join(f"{name} {value:.3g}, was {before:.3g}" for name, (value, before) in self.evidence.items())
         return f"{SENTENCES[self.kind]} ({numbers})"
 
@@ -59,5 +59,5 @@ class Finding:
             "kind": self.kind,
             "severity": self.severity,
             "sentence": self.sentence,
-            "evidence": {name: {"now": now, "well": well} for name, (now, well) in self.evidence.items()},
+            "evidence": {name: {"now": now, "healthy": healthy} for name, (now, healthy) in self.evidence.items()},
         }

@@ -1,7 +1,7 @@
-"""How a step looks to somebody who watches for collapse: pure measurements of what was sampled and learnt.
+"""The health metrics of a step: pure measurements of its rollouts and its update.
 
-Invariant: everything is measured over all that was sampled, before any filter, so that switching a filter on does not
-look like health; what a step cannot tell is None, never zero.
+Invariant: everything is measured over all rollouts, before any filter, so that enabling a filter does not look like
+health; what a step cannot tell is None, never zero.
 
 Sources: RAGEN (arXiv 2504.20073) for the Echo Trap's signs, RAGEN-2 (arXiv 2604.06268) for mutual information.
 """
@@ -19,12 +19,12 @@ from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _NGRAM = 4
 _EQUAL = 1e-9
-"""Two likelihoods nearer than this are told apart by rounding alone."""
+"""Log-likelihoods closer than this differ by rounding alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Information:
-    """What reasoning says of the prompt it answers: `Information(nats=1.9, retrieval=.81)`."""
+    """How much reasoning depends on its prompt: `Information(nats=1.9, retrieval=.81)`."""
 
     nats: float
     """An estimate of the mutual information I(prompt; reasoning); at most the log of how many were compared."""
@@ -33,62 +33,62 @@ class Information:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
-    """One step's measurements: `Vitals(success=.4, reward=.4, reward_std=.31, zero_variance=.2, ...)`."""
+class HealthMetrics:
+    """One step's measurements: `HealthMetrics(success=.4, reward=.4, reward_std=.31, zero_variance=.2, ...)`."""
 
     success: float | None
-    """Share of episodes that succeed; None when the environment does not say."""
+    """Share of episodes that succeed; None if the environment does not report success."""
     reward: float
     reward_std: float
-    """Mean over groups of the standard deviation of what their trajectories were paid."""
+    """Mean over groups of the standard deviation of their trajectories' rewards."""
     zero_variance: float
-    """Share of groups whose trajectories were all paid the same."""
+    """Share of groups whose trajectories all have the same reward."""
     token_entropy: float
-    """Nats per sampled token: the sampler's mean surprise at its own choices, an unbiased estimate of its entropy."""
+    """Nats per sampled token: the mean negative logprob, an unbiased estimate of the sampled distribution's entropy."""
     action_entropy: float
-    """Entropy of whole turns over the batch, as a share of the most it could be: 0, all said the same."""
+    """Entropy of whole turns over the batch, as a share of its maximum; 0 if all turns are the same."""
     gradient: float | None
-    """Norm of the policy's gradient before clipping; None when the policy took no step."""
+    """Norm of the policy's gradient before clipping; None if the policy took no step."""
     repeated_turns: float
-    """Share of turns, after the first, that say exactly what the turn before said."""
+    """Share of turns, after the first, that equal the turn before."""
     repeated_ngrams: float
     """Share of 4-grams of sampled tokens that the same episode had sampled before."""
     response_length: float
     """Sampled tokens per turn."""
     invalid_actions: float | None
-    """Share of actions that the environment could not read; None when it does not say."""
+    """Share of actions that the environment could not parse; None if it does not report them."""
     early_stops: float
-    """Share of episodes that ended themselves after a single turn, without success."""
+    """Share of episodes that were done after a single turn, without success."""
     information: float | None = None
     """`Information.nats`, at the steps that measure it."""
     retrieval: float | None = None
 
     def metrics(self) -> dict[str, float]:
-        """By `vitals/name`; what was not measured is left out."""
-        return {f"vitals/{name}": value for name, value in asdict(self).items() if value is not None}
+        """By `health/name`; what was not measured is left out."""
+        return {f"health/{name}": value for name, value in asdict(self).items() if value is not None}
 
 
-def measure(
-    groups: Sequence[Group], learnt: Mapping[str, float], information: Information | None = None
-) -> Vitals | None:
-    """The vitals of a step, from all groups it sampled and the metrics of its update; None when none was played."""
+def measure_health(
+    groups: Sequence[Group], update: Mapping[str, float], information: Information | None = None
+) -> HealthMetrics | None:
+    """The health of a step, from all its groups and the metrics of its update; None if no episode was played."""
     played = [t for group in groups for t in group.trajectories if t.stop is not StopReason.ENV_FAILED and t.turns]
     turns = [turn for trajectory in played for turn in trajectory.turns]
     if not turns:
         return None
-    spreads = [spread for group in groups if (spread := reward_spread(group)) is not None]
-    return Vitals(
+    stds = [std for group in groups if (std := reward_spread(group)) is not None]
+    return HealthMetrics(
         success=_mean(float(t.success) for t in played) if any("success" in t.metrics for t in played) else None,
         reward=_mean(t.reward for t in played),
-        reward_std=_mean(spreads),
-        zero_variance=_mean(float(spread == 0) for spread in spreads),
+        reward_std=_mean(stds),
+        zero_variance=_mean(float(std == 0) for std in stds),
         token_entropy=-math.fsum(p for turn in turns for p in turn.logprobs) / sum(len(t.logprobs) for t in turns),
         action_entropy=action_entropy(turns),
-        gradient=_finite(learnt.get("policy/grad_norm")) if learnt.get("policy/steps_taken") else None,
+        gradient=_finite(update.get("policy/grad_norm")) if update.get("policy/steps_taken") else None,
         repeated_turns=repeated_turns(played),
         repeated_ngrams=repeated_ngrams(played),
         response_length=_mean(float(len(turn.action_ids)) for turn in turns),
-        invalid_actions=_mean_where_told(played, "invalid_actions"),
+        invalid_actions=_mean_where_reported(played, "invalid_actions"),
         early_stops=_mean(float(_gave_up(trajectory)) for trajectory in played),
         information=None if information is None else information.nats,
         retrieval=None if information is None else information.retrieval,
@@ -96,7 +96,7 @@ def measure(
 
 
 def action_entropy(turns: Sequence[Turn]) -> float:
-    """Entropy of what whole turns say, over the log of their number: four turns "a a b b" have log 2 / log 4 = .5."""
+    """Entropy of whole turns over the log of their number: four turns "a a b b" have log 2 / log 4 = .5."""
     if len(turns) < 2:
         return 0.0
     counts = Counter(turn.action_ids for turn in turns)
@@ -105,7 +105,7 @@ def action_entropy(turns: Sequence[Turn]) -> float:
 
 
 def repeated_turns(trajectories: Sequence[Trajectory]) -> float:
-    """Of the turns that have one before them, the share that says the same again; 0 when no episode has two."""
+    """Of the turns after an episode's first, the share that equals the turn before; 0 if no episode has two turns."""
     pairs = [
         (before.action_ids, after.action_ids)
         for trajectory in trajectories
@@ -115,7 +115,7 @@ def repeated_turns(trajectories: Sequence[Trajectory]) -> float:
 
 
 def repeated_ngrams(trajectories: Sequence[Trajectory], length: int = _NGRAM) -> float:
-    """Of the n-grams within an episode's turns, the share that it had before; the mean over episodes that have any."""
+    """Of the n-grams within an episode's turns, the share that occurred before; mean over episodes that have any."""
     shares = []
     for trajectory in trajectories:
         grams = [
@@ -129,7 +129,7 @@ def repeated_ngrams(trajectories: Sequence[Trajectory], length: int = _NGRAM) ->
 
 
 def mutual_information(logprobs: npt.NDArray[np.float64]) -> Information:
-    """From [N, N] log p(reasoning i | prompt j): how much more likely reasoning is under the prompt it answers.
+    """From [N, N] log p(reasoning i | prompt j): how much likelier reasoning is under its own prompt.
 
     I = mean_i( log p(z_i|x_i) − log( 1/N Σ_j p(z_i|x_j) ) )
     """
@@ -147,9 +147,9 @@ def _gave_up(trajectory: Trajectory) -> bool:
     return trajectory.stop is StopReason.DONE and len(trajectory.turns) == 1 and not trajectory.success
 
 
-def _mean_where_told(played: Sequence[Trajectory], name: str) -> float | None:
-    told = [t.metrics[name] for t in played if name in t.metrics]
-    return _mean(told) if told else None
+def _mean_where_reported(played: Sequence[Trajectory], name: str) -> float | None:
+    reported = [t.metrics[name] for t in played if name in t.metrics]
+    return _mean(reported) if reported else None
 
 
 def _finite(value: float | None) -> float | None:

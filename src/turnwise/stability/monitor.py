@@ -1,9 +1,9 @@
 """Watches a run for collapse, measured against the run's own healthy past.
 
-Invariant: no single step and no single sign raises the alarm. The Echo Trap is a conjunction that lasts: groups whose
-members no longer differ though the task is not solved, together with another sign, while success stands still or
-falls; or, sooner, groups that differ less and less while success falls with them. A run whose groups no longer differ
-because they succeed is well.
+Invariant: no single step and no single sign raises the alarm. The Echo Trap is a conjunction that lasts: rewards within
+groups that no longer vary though the task is not solved, together with another sign, while success stands still or
+falls; or, sooner, rewards that vary less and less while success falls with them. A run whose groups no longer vary
+because they all succeed is healthy.
 
 Source: RAGEN (arXiv 2504.20073). There the fall of in-group reward deviation and of entropy comes tens of steps before
 that of reward, and gradient spikes mark the point of no return; RAGEN-2 (arXiv 2604.06268) adds mutual information.
@@ -16,12 +16,12 @@ from typing import TypeAlias
 from pydantic import Field
 
 from turnwise.settings import Settings
-from turnwise.stability.baseline import DEEPEST, Baseline, Better
 from turnwise.stability.findings import Finding, Kind
-from turnwise.stability.health import Vitals
+from turnwise.stability.health import HealthMetrics
+from turnwise.stability.tracked import Better, TrackedMetric
 
 Evidence: TypeAlias = dict[str, tuple[float, float]]
-"""By vital, its value now and what it is while the run is well."""
+"""By health metric: its level now, and its level while the run was healthy."""
 
 _BETTER: Mapping[str, Better] = {
     "reward_std": "higher",
@@ -36,7 +36,7 @@ _BETTER: Mapping[str, Better] = {
     "information": "higher",
     "progress": "higher",
 }
-"""The vitals that have a baseline; `progress` is success, or the reward where the environment has no such word."""
+"""The metrics that are tracked; `progress` is success, or the reward if the environment does not report success."""
 _COMPANIONS: tuple[Kind, ...] = (
     "entropy_collapse",
     "template_collapse",
@@ -46,86 +46,73 @@ _COMPANIONS: tuple[Kind, ...] = (
     "invalid_actions",
     "early_stopping",
 )
-"""What makes a trap of collapsed variance: each is measured apart from rewards within a group."""
-_EACH = 3.0
-"""Deviations that each of two vitals must have summed up itself, however sure the other's decline is."""
-_UNWELL: tuple[Kind, ...] = ("variance_collapse", "gradient_spike", "success_drop")
-"""Signs under which a checkpoint is no place to come back to."""
+"""Signs that together with collapsed variance make an Echo Trap: none is computed from rewards within a group."""
+_UNHEALTHY: tuple[Kind, ...] = ("variance_collapse", "gradient_spike", "success_drop")
+"""Signs under which a checkpoint is not one to roll back to."""
+
+# Thresholds, chosen by replaying the monitor over runs of the bandit and over curves of noise (docs/stability.md).
+# Each is relative to the run's own healthy levels.
+SIGMAS = 1.7
+"""Standard deviations of its own step-to-step noise that a median must have moved by to count as moved."""
+DECLINE = 5.0
+"""Cumulative decline, in standard deviations, from which variance or success alone counts as sinking."""
+JOINT_DECLINE = 16.0
+"""Sum of both declines from which variance and success sinking together is a trap."""
+EACH_DECLINE = 3.0
+"""Decline that each of the two must have on its own for that."""
+SOLVED = 0.9
+"""Success rate from which a run counts as solved: variance and entropy then fall for a good reason."""
+VARIANCE_DROP = 0.5
+"""Variance has collapsed below this share of its healthy level. Above one half of success the share shrinks with
+2 √(p (1 − p)), as the standard deviation of any yes-or-no outcome does."""
+VARIANCE_DECLINE = 0.9
+"""Variance declines below this share, for longer: an early sign, a trap only together with a fall of success."""
+ENTROPY_DROP = 0.5
+"""Entropy, of tokens or of whole turns, has collapsed below this share of its healthy level."""
+INFORMATION_DROP = 0.5
+"""Mutual information has collapsed below this share, while entropy has not."""
+SUCCESS_DROP = 0.2
+"""Success has dropped by this share of its healthy level."""
+GRADIENT_RISE = 4.0
+"""Two gradient norms of a window above this many times their healthy level are a spike."""
+RATE_RISE = 0.3
+"""A rate (repetition, invalid actions, early stops) has risen by this share of the way from its healthy level to 1."""
+LENGTH_RATIO = 2.0
+"""Turns have drifted when they are longer or shorter than their healthy level by this factor."""
 
 
 class MonitorSettings(Settings):
-    """When a measurement is a sign; every threshold is relative to the run's own baseline."""
+    """How soon the monitor speaks, and what it measures."""
 
-    baseline_steps: int = Field(default=8, ge=1)
-    """Steps whose median is the first baseline."""
+    calibration_steps: int = Field(default=8, ge=1)
+    """Steps whose median is the first healthy level of each metric."""
     window: int = Field(default=5, ge=1)
-    """Steps whose median is compared with the baseline."""
+    """Recent steps whose median is compared with the healthy level."""
     patience: int = Field(default=3, ge=1)
-    """Steps in a row for which a sign, or the trap's conjunction, must hold before it is a finding."""
-    sigmas: float = Field(default=1.7, ge=0)
-    """How many of a vital's own step-to-step deviations a median must also have moved."""
-    allowance: float = Field(default=0.75, ge=0)
-    """How many of its own deviations a step may lie below the baseline before it counts towards a decline."""
-    decline: float = Field(default=5.0, gt=0, lt=DEEPEST)
-    """What steps beyond that allowance must sum up to, in deviations, before variance or success alone is said to sink;
-    a step within it takes away again."""
-    joint_decline: float = Field(default=16.0, gt=0, lt=2 * DEEPEST)
-    """What the sums of variance and success must come to together, before both sinking is a trap; each may be less
-    sure than it would have to be alone."""
-    follow_better: float = Field(default=0.1, ge=0, le=1)
-    """How fast a baseline follows values that are better than it."""
-    follow_worse: float = Field(default=0.01, ge=0, le=1)
-    """How fast it follows worse ones, while there is no sign."""
-    ceiling: float = Field(default=0.9, gt=0, le=1)
-    """The success rate from which on a run counts as solved: variance and entropy then fall for a good reason."""
-    variance_drop: float = Field(default=0.5, gt=0)
-    """In-group deviation below this share of its baseline; above one half of success the share shrinks with
-    2 √(p (1 − p)), as the deviation of any yes-or-no outcome does."""
-    variance_decline: float = Field(default=0.9, gt=0)
-    """The same, less far but for longer: an early sign, which makes a trap only together with a fall of success."""
-    entropy_drop: float = Field(default=0.5, gt=0)
-    """Entropy, of tokens or of whole turns, below this share of its baseline."""
-    information_drop: float = Field(default=0.5, gt=0)
-    """Mutual information below this share of its baseline, while entropy is not."""
-    success_drop: float = Field(default=0.2, gt=0, lt=1)
-    """Success lost, as a share of its best."""
-    gradient_rise: float = Field(default=4.0, gt=1)
-    """Gradient norms, two or more in a window, above this many times their baseline."""
-    rate_rise: float = Field(default=0.3, gt=0, le=1)
-    """Rates (repetition, invalid actions, early stops): the share of the way from baseline to 1 that was gone."""
-    length_ratio: float = Field(default=2.0, gt=1)
-    """Turns longer or shorter than their baseline by this factor."""
+    """Consecutive steps a sign, or the trap's conjunction, must hold to become a finding."""
     information_every: int = Field(default=0, ge=0)
-    """Measure mutual information at every so many steps; it costs a forward pass over `information_sample`² turns.
-    0: never."""
+    """Measure mutual information every so many steps, by a forward pass over `information_sample`² turns; 0: never."""
     information_sample: int = Field(default=16, ge=2)
     """How many prompts and their reasoning are compared with each other."""
 
 
 class Monitor:
-    """Takes each step's vitals and says what is new to be found."""
+    """Takes each step's health metrics and returns new findings."""
 
     def __init__(self, settings: MonitorSettings) -> None:
         self.settings = settings
-        self._of = {
-            name: Baseline(
-                better,
-                steps=settings.baseline_steps,
-                window=settings.window,
-                follow_better=settings.follow_better,
-                follow_worse=settings.follow_worse,
-                allowance=settings.allowance,
-            )
+        self._tracked = {
+            name: TrackedMetric(better, calibration_steps=settings.calibration_steps, window=settings.window)
             for name, better in _BETTER.items()
         }
         self._streaks: dict[Kind, int] = {}
 
-    def observe(self, step: int, vitals: Vitals) -> list[Finding]:
+    def observe(self, step: int, health: HealthMetrics) -> list[Finding]:
         """Findings that begin at this step: a sign or the alarm that has now held for `patience` steps."""
-        progress = vitals.reward if vitals.success is None else vitals.success
-        for name, baseline in self._of.items():
-            baseline.add(progress if name == "progress" else getattr(vitals, name))
-        success = None if vitals.success is None else self._progress
+        progress = health.reward if health.success is None else health.success
+        for name, metric in self._tracked.items():
+            metric.add(progress if name == "progress" else getattr(health, name))
+        success = None if health.success is None else self._progress
         signs = self._signs(success)
         trap = {} if self._moved("progress") > 0 else _conjunction(signs) or self._sinking_together(success)
         if trap:
@@ -140,138 +127,138 @@ class Monitor:
 
     @property
     def alarmed(self) -> bool:
-        """The Echo Trap's conjunction has held for long enough, and still does."""
+        """The Echo Trap's conjunction has held for `patience` steps and still does."""
         return self._streaks.get("echo_trap", 0) >= self.settings.patience
 
     @property
     def healthy(self) -> bool:
-        """Nothing is seen that a run should not come back to."""
-        return not any(kind in self._streaks for kind in (*_UNWELL, "echo_trap"))
+        """No sign that would make a checkpoint one not to roll back to."""
+        return not any(kind in self._streaks for kind in (*_UNHEALTHY, "echo_trap"))
 
     @property
     def signs(self) -> list[Kind]:
-        """What is seen now, sustained or not."""
+        """Signs of the last step, sustained or not."""
         return list(self._streaks)
 
-    def look_afresh(self) -> None:
-        """Something was done: what the run is well at stays, and what was seen lately is forgotten."""
+    def restart(self) -> None:
+        """After a change of algorithm settings: healthy levels stay and recent values are dropped, but for gradients,
+        whose scale is another one under another objective."""
         self._streaks = {}
-        for baseline in self._of.values():
-            baseline.forget_recent()
-
-    def change_objective(self) -> None:
-        """What is learnt by has changed, so that gradients have another scale."""
-        self._of["gradient"].begin_again()
-        self._streaks.pop("gradient_spike", None)
+        for metric in self._tracked.values():
+            metric.forget_recent()
+        self._tracked["gradient"].recalibrate()
 
     def state_dict(self) -> dict[str, object]:
-        baselines = {name: baseline.state_dict() for name, baseline in self._of.items()}
-        return {"baselines": baselines, "streaks": dict(self._streaks)}
+        tracked = {name: metric.state_dict() for name, metric in self._tracked.items()}
+        return {"tracked": tracked, "streaks": dict(self._streaks)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        baselines, streaks = state["baselines"], state["streaks"]
-        assert isinstance(baselines, Mapping)
+        tracked, streaks = state["tracked"], state["streaks"]
+        assert isinstance(tracked, Mapping)
         assert isinstance(streaks, Mapping)
-        for name, baseline in self._of.items():
-            baseline.load_state_dict(baselines[name])
+        for name, metric in self._tracked.items():
+            metric.load_state_dict(tracked[name])
         self._streaks = dict(streaks)
 
     def _signs(self, success: float | None) -> dict[Kind, Evidence]:
         """The signs of this step, each with its evidence."""
-        limits = self.settings
-        entropy = self._lower(("token_entropy", "action_entropy"), limits.entropy_drop)
+        entropy = self._lower(("token_entropy", "action_entropy"), ENTROPY_DROP)
         seen: dict[Kind, Evidence] = {
             "gradient_spike": self._spiking(),
             "length_drift": self._drifting(),
             "invalid_actions": self._risen(("invalid_actions",)),
         }
-        if success is None or success < limits.ceiling:
-            collapse = self._lower(("reward_std",), limits.variance_drop * _room(success))
-            decline = self._sinking("reward_std", limits.variance_decline * _room(success))
+        if success is None or success < SOLVED:
+            collapse = self._lower(("reward_std",), VARIANCE_DROP * _possible_std(success))
+            decline = self._sinking("reward_std", VARIANCE_DECLINE * _possible_std(success))
             seen |= {
                 "variance_collapse": collapse,
                 "variance_decline": {} if collapse else decline,
                 "entropy_collapse": entropy,
-                "template_collapse": {} if entropy else self._lower(("information",), limits.information_drop),
+                "template_collapse": {} if entropy else self._lower(("information",), INFORMATION_DROP),
                 "repetition": self._risen(("repeated_turns", "repeated_ngrams")),
                 "early_stopping": self._risen(("early_stops",)),
-                "success_drop": self._sinking("progress", 1 - limits.success_drop),
+                "success_drop": self._sinking("progress", 1 - SUCCESS_DROP),
             }
         return {kind: evidence for kind, evidence in seen.items() if evidence}
 
     def _lower(self, names: tuple[str, ...], share: float) -> Evidence:
-        """Vitals that have lost so much of their baseline; a reward below zero has no share to lose."""
-        chosen = {name: self._of[name] for name in names if self._moved(name) < 0 and self._of[name].centre > 0}
-        return {name: (one.now, one.centre) for name, one in chosen.items() if one.now < share * one.centre}
+        """Metrics below a share of their healthy level; a level at or below zero has no share."""
+        chosen = {name: self._tracked[name] for name in names if self._moved(name) < 0}
+        return {
+            name: (metric.now, metric.healthy)
+            for name, metric in chosen.items()
+            if metric.healthy > 0 and metric.now < share * metric.healthy
+        }
 
-    def _sinking(self, name: str, share: float, *, beyond: float | None = None) -> Evidence:
-        """A vital that has lost so much of its baseline, and step by step what noise would hardly take."""
-        one, sum_needed = self._of[name], self.settings.decline if beyond is None else beyond
-        sinks = one.ready and one.decline > sum_needed and one.centre > 0 and one.now < share * one.centre
-        return {name: (one.now, one.centre)} if sinks else {}
+    def _sinking(self, name: str, share: float, *, decline: float | None = None) -> Evidence:
+        """A metric below a share of its healthy level whose cumulative decline is beyond noise."""
+        metric, needed = self._tracked[name], DECLINE if decline is None else decline
+        low = metric.ready and metric.healthy > 0 and metric.now < share * metric.healthy
+        return {name: (metric.now, metric.healthy)} if low and metric.decline > needed else {}
 
     def _sinking_together(self, success: float | None) -> Evidence:
-        """Variance and success, where both sink: the trap before either has collapsed."""
-        limits = self.settings
-        if success is not None and success >= limits.ceiling:
+        """Variance and success, if both sink: the trap before either has collapsed."""
+        if success is not None and success >= SOLVED:
             return {}
-        variance = self._sinking("reward_std", limits.variance_decline * _room(success), beyond=_EACH)
-        progress = self._sinking("progress", 1 - limits.success_drop, beyond=_EACH)
-        joint = self._of["reward_std"].decline + self._of["progress"].decline
-        return variance | progress if variance and progress and joint > limits.joint_decline else {}
+        variance = self._sinking("reward_std", VARIANCE_DECLINE * _possible_std(success), decline=EACH_DECLINE)
+        progress = self._sinking("progress", 1 - SUCCESS_DROP, decline=EACH_DECLINE)
+        joint = self._tracked["reward_std"].decline + self._tracked["progress"].decline
+        return variance | progress if variance and progress and joint > JOINT_DECLINE else {}
 
     def _risen(self, names: tuple[str, ...]) -> Evidence:
-        """Rates that have gone a good part of the way from their baseline to 1."""
-        chosen = {name: self._of[name] for name in names if self._moved(name) > 0}
-        share = self.settings.rate_rise
+        """Rates that have risen a good part of the way from their healthy level to 1."""
+        chosen = {name: self._tracked[name] for name in names if self._moved(name) > 0}
         return {
-            name: (one.now, one.centre)
-            for name, one in chosen.items()
-            if one.now - one.centre > share * (1 - one.centre)
+            name: (metric.now, metric.healthy)
+            for name, metric in chosen.items()
+            if metric.now - metric.healthy > RATE_RISE * (1 - metric.healthy)
         }
 
     def _spiking(self) -> Evidence:
-        """Two values of a window, not its median: spikes come and go. One alone is noise."""
-        gradient = self._of["gradient"]
+        """By the second largest value of a window, not its median: spikes come and go, and one alone is noise."""
+        gradient = self._tracked["gradient"]
         if not gradient.ready:
             return {}
         second = sorted(gradient.recent)[max(0, len(gradient.recent) - 2)]
-        far = second - gradient.centre > self.settings.sigmas * gradient.spread
-        spikes = far and second > self.settings.gradient_rise * gradient.centre
-        return {"gradient": (second, gradient.centre)} if spikes else {}
+        far = second - gradient.healthy > SIGMAS * gradient.noise
+        return {"gradient": (second, gradient.healthy)} if far and second > GRADIENT_RISE * gradient.healthy else {}
 
     def _drifting(self) -> Evidence:
-        length, ratio = self._of["response_length"], self.settings.length_ratio
-        drifts = self._moved("response_length") and not length.centre / ratio <= length.now <= length.centre * ratio
-        return {"response_length": (length.now, length.centre)} if drifts else {}
+        length = self._tracked["response_length"]
+        drifts = (
+            self._moved("response_length")
+            and not length.healthy / LENGTH_RATIO <= length.now <= length.healthy * LENGTH_RATIO
+        )
+        return {"response_length": (length.now, length.healthy)} if drifts else {}
 
     def _moved(self, name: str) -> int:
-        """+1 or −1 where the newest median has left its baseline by more than noise; else 0."""
-        baseline = self._of[name]
-        if not baseline.ready or abs(baseline.now - baseline.centre) <= self.settings.sigmas * baseline.spread:
+        """+1 or −1 if the recent median differs from the healthy level by more than noise; else 0."""
+        metric = self._tracked[name]
+        if not metric.ready or abs(metric.now - metric.healthy) <= SIGMAS * metric.noise:
             return 0
-        return 1 if baseline.now > baseline.centre else -1
+        return 1 if metric.now > metric.healthy else -1
 
     @property
     def _progress(self) -> float:
-        progress = self._of["progress"]
+        progress = self._tracked["progress"]
         return progress.now if progress.recent else 0.0
 
     def _follow(self, shown: set[str]) -> None:
-        """Moves the baselines of what is well; a new length is a sign once, and then a habit."""
-        for name, baseline in self._of.items():
+        """Updates the healthy level of metrics without a sign; length always, so that its drift is reported once."""
+        for name, metric in self._tracked.items():
             if name not in shown or name == "response_length":
-                baseline.follow()
+                metric.follow()
 
 
 def _conjunction(signs: Mapping[Kind, Evidence]) -> Evidence:
-    """What makes a trap of signs: collapsed variance, and any companion."""
+    """The evidence of an Echo Trap: collapsed variance and at least one companion."""
     companions = [kind for kind in _COMPANIONS if kind in signs]
     if "variance_collapse" not in signs or not companions:
         return {}
     return {name: pair for kind in ("variance_collapse", *companions) for name, pair in signs[kind].items()}
 
 
-def _room(success: float | None) -> float:
-    """How far a yes-or-no outcome can still spread, against one that is even: 1 up to one half, .6 at nine tenths."""
+def _possible_std(success: float | None) -> float:
+    """The standard deviation of a yes-or-no outcome, against an even one: 1 up to one half, .6 at nine tenths."""
     return 1.0 if success is None or success <= 0.5 else 2 * math.sqrt(success * (1 - success))

@@ -1,7 +1,7 @@
-"""What a run learns by, and what StarPO-S changes of it: each part a switch of its own.
+"""The algorithm settings of a step, and what StarPO-S changes of them: each part can be switched off by itself.
 
-Source: RAGEN (arXiv 2504.20073): keep the groups that spread most, clip higher above than below, hold to no reference,
-and let a critic stand in for the group's normalisation.
+Source: RAGEN (arXiv 2504.20073): train on the groups whose rewards vary most, clip higher above than below, drop the KL
+to the reference, and let a critic replace the group's normalisation.
 """
 
 from dataclasses import dataclass
@@ -15,36 +15,36 @@ from turnwise.stability.filters import FilterSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regime:
-    """What a step is chosen, credited and learnt by."""
+class AlgorithmSettings:
+    """How a step's groups are filtered, credited and trained on."""
 
     filter: FilterSettings
     credit: CreditSettings
     loss: LossSettings
 
 
-class RemedySettings(Settings):
-    """StarPO-S: what is laid over a run's own settings; null leaves a part as the run has it."""
+class StarPOSSettings(Settings):
+    """StarPO-S: overrides of a run's own settings; null keeps the run's own value."""
 
     filter: FilterSettings | None = FilterSettings(rule="top_fraction", keep=0.25)
-    """Which groups are learnt from."""
+    """Which groups are trained on."""
     clip_high: float | None = Field(default=0.28, ge=0)
-    """How far a probability ratio may rise."""
+    """Upper clip range of the probability ratio."""
     kl_coef: float | None = Field(default=0.0, ge=0)
-    """Coefficient of the divergence from the policy at the start."""
+    """Coefficient of the KL divergence from the reference."""
     estimator: EstimatorName | None = "gae"
-    """How credit is assigned; one with a critic needs no group to compare with."""
+    """Advantage estimator; one with a critic needs no group to compare with."""
     critic_warmup: int = Field(default=2, ge=0)
-    """Updates in which only the critic learns, where the run itself has none."""
+    """Updates of the critic alone when StarPO-S is enabled, if the run itself has no critic."""
 
-    def over(self, regime: Regime) -> Regime:
-        """The regime under this remedy, checked as a recipe's would be."""
+    def apply_to(self, own: AlgorithmSettings) -> AlgorithmSettings:
+        """A run's own settings with these overrides, validated like a recipe's."""
         loss = {"clip_high": self.clip_high, "kl_coef": self.kl_coef}
         credit = {"estimator": self.estimator}
-        return Regime(
-            filter=self.filter or regime.filter,
-            credit=CreditSettings.model_validate(regime.credit.model_dump() | _given(credit)),
-            loss=LossSettings.model_validate(regime.loss.model_dump() | _given(loss)),
+        return AlgorithmSettings(
+            filter=self.filter or own.filter,
+            credit=CreditSettings.model_validate(own.credit.model_dump() | _given(credit)),
+            loss=LossSettings.model_validate(own.loss.model_dump() | _given(loss)),
         )
 
 

@@ -1,0 +1,156 @@
+"""What a run writes down and shows: metrics, trajectories, findings, the ledger, the report, the display, callbacks.
+
+Invariant: recording never changes training; metrics are written before they are shown or passed to a callback, and a
+resumed run's files equal those of an uninterrupted one, apart from times.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from turnwise.engines.base import Engine
+from turnwise.evaluation import Evaluation
+from turnwise.learner.learner import Update
+from turnwise.ledger import Ledger
+from turnwise.rollout import RolloutBatch, summarise
+from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics, write_trajectories
+from turnwise.runs.findings import FindingsLog
+from turnwise.runs.ledger.recorder import LedgerRecorder
+from turnwise.runs.report.writer import write_report
+from turnwise.runs.store import Decode
+from turnwise.stability import Decision
+from turnwise.training.callbacks import Callback
+from turnwise.types import Group, Trajectory
+
+_REPORT_INTERVAL = 60.0
+"""Seconds between two reports of a run that is still training: each reads all its metrics again."""
+
+
+class Recorder:
+    """Everything the trainer reports goes through here; a context manager, so that files and callbacks are closed."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        display: Display,
+        *,
+        ledger: Ledger,
+        engine: Engine,
+        decode: Decode,
+        callbacks: Callback,
+    ) -> None:
+        self._directory, self._display, self._ledger = directory, display, ledger
+        self._decode, self._callbacks = decode, callbacks
+        self._metrics = MetricsLog(directory.metrics)
+        self._findings = FindingsLog(directory.path / "findings.jsonl")
+        self._ledger_recorder = LedgerRecorder(ledger, engine)
+        self._reported = self._lap = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self._callbacks.on_run_end(error is None)
+
+    def start(self) -> None:
+        """A run without a checkpoint starts from the beginning, whatever it recorded before."""
+        self._metrics.truncate_after(-1)
+        self.start_stage("preparation", 0)
+
+    def resume(self, step: int, *, finished: bool) -> None:
+        """Drops records after the checkpoint of `step`: the steps that the run repeats."""
+        self._metrics.truncate_after(step, stages={"train", "evaluate"})
+        if not finished:
+            self._metrics.truncate_after(-1, stages={"end"})
+        self._findings.truncate_after(step)
+        self._display.note(f"resumed after step {step}")
+
+    def start_stage(self, name: str, total: int) -> None:
+        self._display.stage(name, total)
+        self._lap = time.monotonic()
+
+    def progress(self, what: str) -> Callable[[int, int], None]:
+        """Shows how far a long step has come: `progress("episodes")(37, 128)`."""
+        return lambda done, total: self._display.progress(done, total, what)
+
+    def demonstrations(self, trajectories: Sequence[Trajectory]) -> None:
+        self._store("sft", 0, [Group(task=one.task, trajectories=(one,)) for one in trajectories])
+
+    def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._lap, seconds = time.monotonic(), time.monotonic() - self._lap
+        pace = {"sft/tokens_per_second": metrics["sft/tokens"] / seconds}
+        found = {**metrics, **pace, **self._ledger_recorder.close()}
+        self._write("sft", step, found)
+        with self._ledger.spend("store"):
+            self._callbacks.on_sft_step_end(step, found)
+
+    def step(
+        self, step: int, rollouts: RolloutBatch, update: Update, decision: Decision, *, update_seconds: float
+    ) -> None:
+        with self._ledger.spend("store"):
+            summary = summarise(rollouts.groups)
+            pace = {
+                "rollout/tokens_per_second": summary["rollout/action_tokens"] / rollouts.seconds,
+                "time/rollout_seconds": rollouts.seconds,
+                "time/update_seconds": update_seconds,
+            }
+            kept = rollouts.selection.kept
+            self._store("train", step, rollouts.groups, kept, update)
+            spent = self._ledger_recorder.close_training(rollouts.groups, kept, update)
+            metrics = {**summary, **rollouts.metrics(), **update.metrics, **decision.metrics, **pace, **spent}
+            self._write("train", step, metrics)
+            self._callbacks.on_step_end(step, metrics)
+        for event in decision.events:
+            self._findings.write(event.to_json())
+            self._display.note(f"step {step}: {event.sentence}")
+            self._callbacks.on_finding(step, event)
+
+    def evaluation(self, stage: str, step: int, result: Evaluation) -> None:
+        self._store(stage, step, result.groups)
+        metrics = result.metrics() | self._ledger_recorder.close_evaluation(result.groups)
+        self._metrics.write(step, stage, metrics)
+        self._display.note(f"{stage}, step {step}: {result}")
+        with self._ledger.spend("store"):
+            self._callbacks.on_evaluation(stage, step, metrics)
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        with self._ledger.spend("store"):
+            self._callbacks.on_checkpoint(step, path)
+        if time.monotonic() - self._reported > _REPORT_INTERVAL:
+            self._write_report()
+
+    def end(self, step: int) -> None:
+        """Records the time after the last step, once, and writes the report, whose own time is in the record, too."""
+        if any(record["stage"] == "end" for record in read_metrics(self._directory.metrics)):
+            return
+        spent = self._ledger_recorder.close()
+        self._write_report({"step": step, "stage": "end", **spent})
+        later = self._ledger_recorder.close()
+        self._metrics.write(step, "end", later | {name: spent[name] + later.get(name, 0.0) for name in spent})
+
+    def _write_report(self, *unwritten: Record) -> None:
+        with self._ledger.spend("store"):
+            write_report(self._directory, *unwritten)
+        self._reported = time.monotonic()
+
+    def _write(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        self._metrics.write(step, stage, metrics)
+        self._display.step(step, metrics)
+
+    def _store(
+        self, stage: str, step: int, groups: Sequence[Group], kept: Sequence[int] = (), update: Update | None = None
+    ) -> None:
+        """Writes all groups, with the advantages of those that the update trained on, `kept` by index."""
+        with self._ledger.spend("store"):
+            places = [(group, member) for group in kept for member in range(len(groups[group].trajectories))]
+            advantages = {
+                place: [one for turn in turns for one in turn]
+                for place, turns in zip(places, update.advantages if update else (), strict=True)
+                if turns
+            }
+            write_trajectories(self._directory.trajectory_file(stage, step), step, groups, advantages, self._decode)
