@@ -177,6 +177,7 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.tools.search.server",
         "turnwise.config",
         "turnwise.plugins",
+        "turnwise.training.callbacks",
     ],
 )
 def test_environments_and_configs_are_written_without_waiting_for_torch(module):

@@ -4,10 +4,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from turnwise.training.callbacks import Callback
-
 from turnwise import Config
 from turnwise.runs.directory import RunDirectory
+from turnwise.training.callbacks import Callback
 
 
 class CsvTracker(Callback):
