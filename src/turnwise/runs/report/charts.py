@@ -1,6 +1,6 @@
-"""The report's charts as inline SVG: no library, no script; sharp at any size, and at home in the dark.
+"""The report's charts as inline SVG: no library, no script; sharp at any size, light or dark.
 
-Invariant: what is not finite leaves a gap, and every word is escaped. Colours are the page's, by class.
+Invariant: a value that is not finite leaves a gap, and every word is escaped. Colours are the page's, by class.
 """
 
 import math
@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from markupsafe import Markup
+
 from turnwise.runs.picture import Series
 
 _RIGHT, _TOP, _BOTTOM = 12, 12, 26
 _BESIDE = 6
-"""Between a number and the line it belongs to."""
+"""Between a number and its grid line."""
 _SMALL = 500
-"""How wide a chart is at most that stands beside others."""
+"""Width up to which a chart counts as small."""
 _MOST_POINTS = 400
-"""A longer line is averaged into so many points: more cannot be told apart, and a page should stay small."""
+"""Longer lines are averaged into this many points, to keep the page small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Where numbers lie on the paper."""
+    """From values to pixels."""
 
     width: int
     height: int
@@ -40,17 +42,17 @@ class _Frame:
 
     @property
     def type_size(self) -> int:
-        """Of numbers beside the axes: a small chart is drawn smaller than it is."""
+        """Font size of the axis numbers; small charts are scaled down, so theirs is larger."""
         return 11 if self.width > _SMALL else 16
 
     @property
     def left(self) -> float:
-        """Where the lines begin: behind the longest number, whose digits are some six tenths as wide as high."""
+        """Left edge of the lines: after the longest axis number, whose digits are some six tenths as wide as high."""
         longest = max((len(_number(y)) for y in self.rounds()), default=0)
         return max(46.0, 0.62 * self.type_size * longest + _BESIDE)
 
     def rounds(self) -> list[float]:
-        """The numbers beside the vertical axis."""
+        """Round numbers for the vertical axis."""
         return _ticks(*self.y, 4)
 
     def across(self, x: float) -> float:
@@ -70,8 +72,8 @@ def draw_lines(
     height: int = 280,
     between: tuple[float, float] | None = None,
     events: Sequence[tuple[float, str]] = (),
-) -> str:
-    """Lines over training steps, `between` two values or as high as they are; `events` are marked by their step."""
+) -> Markup:
+    """Lines over training steps, `between` two values or scaled to fit; `events` are marked at their steps."""
     lines = [_thin(line) for line in series]
     xs = [x for line in lines for x in line.x if math.isfinite(x)] + [x for x, _ in events]
     frame = _Frame(width=width, height=height, x=_span(xs, room=0.0), y=between or _span(_heights(lines)))
@@ -82,8 +84,8 @@ def draw_lines(
     return _svg("chart", label, width, height, parts)
 
 
-def draw_bar(slices: Sequence[Slice], *, label: str, width: int = 860, height: int = 26) -> str:
-    """One bar, divided: the slices side by side, each with its note to hover over."""
+def draw_bar(slices: Sequence[Slice], *, label: str, width: int = 860, height: int = 26) -> Markup:
+    """One bar divided into slices, each with a tooltip."""
     whole = math.fsum(part.value for part in slices)
     parts: list[str] = []
     start = 0.0
@@ -97,10 +99,10 @@ def draw_bar(slices: Sequence[Slice], *, label: str, width: int = 860, height: i
     return _svg("bar", label, width, height, parts)
 
 
-def _svg(kind: str, label: str, width: int, height: int, parts: Sequence[str]) -> str:
+def _svg(kind: str, label: str, width: int, height: int, parts: Sequence[str]) -> Markup:
     stretch = ' preserveAspectRatio="none"' if kind == "bar" else ""
     opening = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}"{stretch}>'
-    return "\n".join([opening, *parts, "</svg>"])
+    return Markup("\n".join([opening, *parts, "</svg>"]))  # every word in the parts is escaped
 
 
 def _grid(frame: _Frame) -> Iterator[str]:

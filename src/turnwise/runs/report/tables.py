@@ -1,55 +1,49 @@
 """The report's tables: a run in words, its evaluations, and what it dropped, read from its config and metrics.
 
-Invariant: these functions only read; whatever is missing or null in a record is left out of sums and shown as a dash.
+Invariant: a value that is missing or null in a record is left out of sums and shown as a dash.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Self, TypeAlias
 
 from turnwise.runs.metrics import Record
 
-
-class Marked(str):
-    """HTML that is safe as it stands; any other text is escaped."""
-
-    __slots__ = ()
-
-
 Cell: TypeAlias = str | float
-"""Text, or a number, which is set to the right."""
+"""Text, which the template escapes unless it is `Markup`, or a number, which is aligned to the right."""
 
 _STOPS: Mapping[str, str] = {
     "time_up": "the environment's own clock ran out",
-    "max_turns": "rollout.max_turns cut them off",
-    "context_full": "their conversation filled the context",
-    "token_budget": "rollout.episode_tokens cut them off",
-    "timeout": "rollout.seconds cut them off",
+    "max_turns": "limit rollout.max_turns",
+    "context_full": "the conversation filled the context",
+    "token_budget": "limit rollout.episode_tokens",
+    "timeout": "limit rollout.seconds",
 }
-"""By stop reason that is no end of the task itself."""
+"""By stop reason that truncates an episode."""
 
 
-def table(
-    head: Sequence[str], rows: Iterable[Sequence[Cell]], *, numbers: Iterable[int] | None = None, last: str = ""
-) -> str:
-    """An HTML table: `numbers` are the columns set to the right, those that hold numbers where it is None; the row
-    that begins with `last` is set off as a sum."""
-    lines = list(rows)
-    columns = range(max(map(len, lines), default=0))
-    right = set(numbers or [place for place in columns if any(isinstance(row[place], int | float) for row in lines)])
-    titles = "".join(f"<th{_align(place in right)}>{escape(title)}</th>" for place, title in enumerate(head))
-    body = []
-    for row in lines:
-        cells = "".join(f"<td{_align(place in right)}>{_show(cell)}</td>" for place, cell in enumerate(row))
-        body.append(f'<tr class="sum">{cells}</tr>' if last and row[0] == last else f"<tr>{cells}</tr>")
-    opening = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    return "\n".join([f'<div class="wide"><table>{opening}<tbody>', *body, "</tbody></table></div>"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as the template shows it."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: frozenset[int]
+    """Columns aligned to the right."""
+
+    @classmethod
+    def of(cls, head: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: Iterable[int] | None = None) -> Self:
+        """A table of these cells; `numbers` are by default the columns that hold numbers."""
+        if numbers is None:
+            numbers = {place for row in rows for place, cell in enumerate(row) if isinstance(cell, int | float)}
+        shown = [[_show(cell) for cell in row] for row in rows]
+        return cls(head=head, rows=shown, numbers=frozenset(numbers))
 
 
-def describe_run(config: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What a run is, in a few lines: `[("environment", "frozen_lake, size=3"), ("model", "small"), ...]`."""
+def describe_run(config: Mapping[str, object]) -> Table:
+    """What a run is, in a few rows: `("environment", "frozen_lake, size=3"), ("model", "small"), ...`."""
 
     def at(path: str) -> object:
         return look_up(config, path)
@@ -66,11 +60,11 @@ def describe_run(config: Mapping[str, object]) -> list[tuple[str, str]]:
         ("stability", str(at("stability.mode") or "")),
         ("seed", "" if at("seed") is None else str(at("seed"))),
     ]
-    return [(label, words) for label, words in lines if words]
+    return Table.of((), [(label, words) for label, words in lines if words])
 
 
-def list_evaluations(records: Sequence[Record]) -> tuple[list[str], list[Sequence[Cell]]]:
-    """The head and the rows of all evaluations: overall, and success for each part of the tasks that was told apart."""
+def list_evaluations(records: Sequence[Record]) -> Table:
+    """All evaluations: overall, and success for each part of `evaluate.group_by`."""
     found = [record for record in records if isinstance(record.get("evaluate/success"), int | float)]
     names = dict.fromkeys(name for record in found for name in record)
     further = [name for name in names if name.startswith("evaluate/pass@") or _is_part(name)]
@@ -89,14 +83,15 @@ def list_evaluations(records: Sequence[Record]) -> tuple[list[str], list[Sequenc
                 *(number_of(record, name) for name in further),
             )
         )
-    return head, rows
+    return Table.of(head, rows, numbers=range(1, len(head)))
 
 
-def list_dropped(records: Sequence[Record]) -> list[Sequence[Cell]]:
-    """What training left out, or learnt from though it was cut off: what, how many, of how many, and why."""
+def list_dropped(records: Sequence[Record]) -> Table:
+    """What training dropped, or trained on though it was truncated: what, how many, of how many, and why."""
+    head = ("", "number", "of", "why")
     train = [record for record in records if record["stage"] == "train"]
     if not train:
-        return []
+        return Table.of(head, [])
     episodes, failed = _sum(train, "rollout/episodes"), _sum(train, "rollout/failed")
     groups = _sum(train, "filter/kept") + _sum(train, "filter/dropped")
     turns = math.fsum(number_of(record, "rollout/turns", 0.0) * _played(record) for record in train)
@@ -105,17 +100,23 @@ def list_dropped(records: Sequence[Record]) -> list[Sequence[Cell]]:
         for record in train
     )
     lines: list[Sequence[Cell]] = [
-        ("episodes failed", failed, episodes, "environment or tools broke: never scored, never learnt from"),
-        ("episodes empty", _sum(train, "batch/empty_trajectories"), episodes, "the agent never got to make a move"),
+        ("episodes failed", failed, episodes, "environment or tools failed: never scored, never trained on"),
+        ("episodes empty", _sum(train, "batch/empty_trajectories"), episodes, "ended before the first turn"),
         *_cut_off(train, episodes),
-        ("turns cut", round(cut), round(turns), "rollout.turn_tokens cut them off; their episodes went on"),
-        ("groups filtered", _sum(train, "filter/dropped"), groups, "stability.filter left them out"),
-        ("groups without spread", _sum(train, "filter/zero_variance"), groups, "all their members were paid the same"),
-        ("refills", _sum(train, "filter/refills"), len(train), "more tasks were sampled for a step: groups were few"),
-        ("steps idle", _sum(train, "policy/steps_idle"), _steps(train), "no gradient: nothing differed"),
+        ("turns cut", round(cut), round(turns), "limit rollout.turn_tokens; their episodes went on"),
+        ("groups filtered", _sum(train, "filter/dropped"), groups, "dropped by stability.filter"),
+        ("groups without spread", _sum(train, "filter/zero_variance"), groups, "all rewards in the group are equal"),
+        (
+            "refills",
+            _sum(train, "filter/refills"),
+            len(train),
+            "the filter left too few groups, so more were sampled",
+        ),
+        ("steps idle", _sum(train, "policy/steps_idle"), _steps(train), "no gradient: all advantages are zero"),
         ("steps skipped", _sum(train, "policy/steps_skipped"), _steps(train), "the gradient was not finite"),
     ]
-    return [line for line in lines if line[1]] or [("nothing", "", "", "every episode was whole and learnt from")]
+    nothing = [("nothing", "", "", "every episode was complete and trained on")]
+    return Table.of(head, [line for line in lines if line[1]] or nothing)
 
 
 def _cut_off(train: Sequence[Record], episodes: float) -> Iterator[Sequence[Cell]]:
@@ -124,7 +125,7 @@ def _cut_off(train: Sequence[Record], episodes: float) -> Iterator[Sequence[Cell
         reason = name.removeprefix("rollout/stop_")
         if reason != "done":
             number = math.fsum(number_of(record, name, 0.0) * _played(record) for record in train)
-            words = f"{_STOPS.get(reason, 'a limit cut them off')}; learnt from as such"
+            words = f"{_STOPS.get(reason, 'a limit')}; trained on as truncated"
             yield f"episodes cut off, {reason.replace('_', ' ')}", round(number), episodes, words
 
 
@@ -171,13 +172,9 @@ def _is_part(name: str) -> bool:
     return name.startswith("evaluate/") and name.endswith("/success") and "=" in name
 
 
-def _align(number: bool) -> str:
-    return ' class="n"' if number else ""
-
-
 def _show(cell: Cell) -> str:
     if isinstance(cell, str):
-        return cell if isinstance(cell, Marked) else escape(cell)
+        return cell
     return show_whole(cell) if not math.isfinite(cell) or cell == round(cell) else f"{cell:,.3f}"
 
 
@@ -187,5 +184,5 @@ def show_whole(value: float) -> str:
 
 
 def show_share(part: float, whole: float) -> str:
-    """`41.2%`; a dash of nothing."""
+    """`41.2%`; a dash if the whole is zero."""
     return f"{part / whole:.1%}" if whole else "–"
