@@ -103,11 +103,11 @@ def test_only_those_that_are_wanted_stay_pinned(tmp_path: Path):
 
 def test_a_step_without_a_checkpoint_names_those_that_have_one(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(RunError, match=r"no checkpoint of step 7; there are: none$"):
+    with pytest.raises(RunError, match=r"no checkpoint of step 7; available: none$"):
         checkpoints.path(7)
     checkpoints.save(2, note(""))
     checkpoints.save(4, note(""))
-    with pytest.raises(RunError, match=r"no checkpoint of step 7; there are: 2, 4$"):
+    with pytest.raises(RunError, match=r"no checkpoint of step 7; available: 2, 4$"):
         checkpoints.pin(7)
 
 
@@ -168,6 +168,6 @@ def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path):
         load_state(tmp_path / "none.pt")
     for content in (b"", b"garbage", b"PK\x03\x04torn"):
         (tmp_path / "bad.pt").write_bytes(content)
-        with pytest.raises(RunError, match=r"bad\.pt: not a state that turnwise saved") as caught:
+        with pytest.raises(RunError, match=r"bad\.pt: not a turnwise checkpoint state") as caught:
             load_state(tmp_path / "bad.pt")
         assert "\n" not in str(caught.value)

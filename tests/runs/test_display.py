@@ -92,7 +92,7 @@ def test_the_panel_shows_the_bar_the_latest_steps_and_the_curves():
         display.progress(37, 128, "rollout")
         lines = shown(display)
         assert lines[0].startswith("train ━")
-        assert lines[0].endswith("8/20 1:20 gone 2:00 left rollout 37/128")
+        assert lines[0].endswith("8/20 1:20 elapsed 2:00 left rollout 37/128")
         assert [line.split() for line in lines[1:8]] == [
             ["step", "reward", "entropy"],
             *([str(step), f"{step / 10:.3f}", "1.500"] for step in range(3, 9)),

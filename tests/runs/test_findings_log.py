@@ -23,6 +23,6 @@ def test_a_resumed_run_writes_again_what_it_finds_again(tmp_path):
 
 def test_a_broken_file_is_one_line(tmp_path):
     (tmp_path / "findings.jsonl").write_text("nonsense\n")
-    with pytest.raises(RunError, match="not a file of findings") as error:
+    with pytest.raises(RunError, match="invalid findings") as error:
         read_findings(tmp_path / "findings.jsonl")
     assert "\n" not in str(error.value)

@@ -41,7 +41,7 @@ def test_resuming_what_is_not_there_is_an_error(tmp_path: Path):
 
 def test_a_folder_of_other_things_is_not_taken_over(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(RunError, match=r"holds files that are not a run's; choose another --run$"):
+    with pytest.raises(RunError, match=r"contains files that do not belong to a run; choose another --run$"):
         RunDirectory.create(tmp_path, CONFIG)
     with pytest.raises(RunError, match=r"a file, not a folder"):
         RunDirectory.create(tmp_path / "thesis.tex", CONFIG)

@@ -1,4 +1,4 @@
-"""Everything about a run that outlives it or is shown while it lasts: folder, metrics, checkpoints, trajectories."""
+"""What a run writes and shows: its folder, metrics, checkpoints, trajectories, ledger, report and display."""
 
 from turnwise.runs.checkpoints import Checkpoints, RngState, capture_rng, load_state, restore_rng, save_state
 from turnwise.runs.directory import RunDirectory, collect_versions

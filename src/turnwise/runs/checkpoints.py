@@ -37,7 +37,7 @@ class Checkpoints:
         self._held: set[int] = set()
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Lets `write` fill a new folder, makes it the checkpoint of `step`, and prunes old ones."""
+        """Has `write` fill a new folder, makes it the checkpoint of `step`, and prunes old ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         target, temporary = self._name(step), self.folder / f".step-{step:06d}.tmp"
@@ -51,7 +51,7 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         if target.exists():
-            # A folder cannot be renamed over another: the old one steps aside under a name that a sweep removes.
+            # A folder cannot be renamed over another: the old one is moved to a name that `_sweep` removes.
             os.replace(target, self.folder / f".step-{step:06d}.old")
         os.replace(temporary, target)
         sync(self.folder)
@@ -67,7 +67,7 @@ class Checkpoints:
         return sorted(int(name[1]) for name in names if name)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint, or None when there is none yet."""
+        """The newest checkpoint, or None if there is none yet."""
         steps = self.steps()
         return self._name(steps[-1]) if steps else None
 
@@ -75,23 +75,23 @@ class Checkpoints:
         """The checkpoint of one step."""
         if step not in self.steps():
             there = ", ".join(map(str, self.steps())) or "none"
-            raise RunError(f"{self.folder}: no checkpoint of step {step}; there are: {there}")
+            raise RunError(f"{self.folder}: no checkpoint of step {step}; available: {there}")
         return self._name(step)
 
     def pin(self, step: int) -> None:
-        """Keeps a checkpoint for good, across restarts."""
+        """Keeps a checkpoint from being pruned, across restarts."""
         (self.path(step) / _PIN).touch()
         sync(self.path(step))
 
     def pin_only(self, steps: Collection[int]) -> None:
-        """Keeps these for good and no others; what is let go of goes when the next one is saved."""
+        """Pins these checkpoints and no others; unpinned ones are pruned at the next save."""
         for step in steps:
             self.pin(step)
         for step in set(self.steps()) - set(steps):
             (self.path(step) / _PIN).unlink(missing_ok=True)
 
     def hold(self, step: int) -> None:
-        """Keeps a checkpoint while this process lives: the one it resumed from."""
+        """Keeps a checkpoint from being pruned by this process: the one it resumed from."""
         self.path(step)
         self._held.add(step)
 
@@ -99,7 +99,7 @@ class Checkpoints:
         return self.folder / f"step-{step:06d}"
 
     def _sweep(self) -> None:
-        """Removes what a killed run left half done; only `save` may, since a reader cannot tell it from work."""
+        """Removes unfinished folders of a killed run; only `save` may: a reader cannot tell them from live ones."""
         for pattern in (".step-*.tmp", ".step-*.old"):
             for leftover in self.folder.glob(pattern):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -109,14 +109,14 @@ class Checkpoints:
             folder = self._name(step)
             if step in self._held or (folder / _PIN).exists():
                 continue
-            # Hidden first, so that a kill in the middle leaves no half of a checkpoint under a whole one's name.
+            # Renamed first, so that a kill in the middle leaves no half-deleted checkpoint under a valid name.
             hidden = self.folder / f".step-{step:06d}.old"
             os.replace(folder, hidden)
             shutil.rmtree(hidden, ignore_errors=True)
 
 
 class RngState(TypedDict):
-    """The random state of this process, in types that `load_state` takes back."""
+    """The random state of this process, in types that `load_state` accepts."""
 
     python: tuple[object, ...]
     numpy: tuple[str, torch.Tensor, int, int, float]
@@ -125,7 +125,7 @@ class RngState(TypedDict):
 
 
 def capture_rng() -> RngState:
-    """Where Python's, NumPy's and PyTorch's global generators stand (those of every CUDA device too)."""
+    """The state of Python's, NumPy's and PyTorch's global generators, CUDA devices included."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return RngState(
         python=random.getstate(),
@@ -142,7 +142,7 @@ def capture_rng() -> RngState:
 
 
 def restore_rng(state: RngState) -> None:
-    """Puts the global generators back to where `capture_rng` found them."""
+    """Restores the global generators to the state that `capture_rng` returned."""
     random.setstate(state["python"])
     kind, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
@@ -150,7 +150,7 @@ def restore_rng(state: RngState) -> None:
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if devices != len(state["cuda"]):
         logger.warning(
-            "the checkpoint has random states of %d CUDA devices and here are %d: sampling on them will differ",
+            "the checkpoint has the random state of %d CUDA devices, this machine has %d: sampling on them will differ",
             len(state["cuda"]),
             devices,
         )
@@ -159,7 +159,7 @@ def restore_rng(state: RngState) -> None:
 
 
 def save_state(path: Path, state: Mapping[str, object]) -> None:
-    """Writes tensors and plain values, checked now to be what `load_state` can take back without running code."""
+    """Writes tensors and plain values, checked to be loadable by `load_state` without running code."""
     plain = dict(state)
     _check_plain(plain, "state")
     torch.save(plain, path)
@@ -173,7 +173,7 @@ def load_state(path: Path) -> dict[str, object]:
         raise RunError(f"{path}: missing from this checkpoint; resume from another one") from None
     except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         first = (str(error).splitlines() or ["empty"])[0]
-        raise RunError(f"{path}: not a state that turnwise saved ({first}); resume from another checkpoint") from None
+        raise RunError(f"{path}: not a turnwise checkpoint state ({first}); resume from another checkpoint") from None
     return state
 
 

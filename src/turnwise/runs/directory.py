@@ -4,7 +4,7 @@
     report.html  summary.json
 
 Invariant: a folder is a run exactly when it holds `config.yaml`, and that file is what the run was trained with:
-a run is never continued under another config, save for the keys its caller allows.
+a run is never resumed under another config, except for the keys its caller allows.
 """
 
 import logging
@@ -35,9 +35,9 @@ class RunDirectory:
     def create(
         cls, path: str | Path, config_yaml: str, *, resume: bool = False, may_differ: Collection[str] = ()
     ) -> Self:
-        """Begins a run, or with `resume` continues one whose config is equal but for the keys that `may_differ`.
+        """Starts a run, or with `resume` continues one whose config differs in the keys of `may_differ` alone.
 
-        A key names a value or a whole section, dotted: `may_differ={"trainer.steps"}`.
+        A key is the dotted name of a value or a section: `may_differ={"evaluate.every"}`.
         """
         run = cls(Path(path))
         run.check(config_yaml, resume=resume, may_differ=may_differ)
@@ -54,10 +54,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """A run that exists, to be read."""
+        """An existing run, for reading."""
         run = cls(Path(path))
         if not run.config.is_file():
-            raise RunError(f"{path}: not a run (no config.yaml in it); give the folder that --run made")
+            raise RunError(f"{path}: not a run (no config.yaml in it); give the folder that --run created")
         return run
 
     @property
@@ -89,14 +89,14 @@ class RunDirectory:
         return self.trajectories / f"{stage}-{step:06d}.parquet"
 
     def write_summary(self, figures: Mapping[str, object]) -> None:
-        """What the run came to: `{"rl": 0.93, "questions": 200, "seconds": 171.2}`."""
+        """Final figures: `{"rl": 0.93, "questions": 200, "seconds": 171.2}`."""
         write_json(self.summary, figures)
 
     def read_summary(self) -> dict[str, object]:
         return read_json(self.summary)
 
     def check(self, config_yaml: str, *, resume: bool = False, may_differ: Collection[str] = ()) -> None:
-        """Refuses what `create` would refuse, and writes nothing: to be asked before any long work."""
+        """Raises whatever `create` would raise and writes nothing: to be called before any long work."""
         if resume:
             self._check_same_config(config_yaml, may_differ)
         else:
@@ -109,7 +109,7 @@ class RunDirectory:
             raise RunError(f"{self.path}: a file, not a folder; choose another --run")
         # Hidden files do not count: a run killed before its config was whole leaves one.
         if self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
-            raise RunError(f"{self.path}: holds files that are not a run's; choose another --run")
+            raise RunError(f"{self.path}: contains files that do not belong to a run; choose another --run")
 
     def _check_same_config(self, config_yaml: str, may_differ: Collection[str]) -> None:
         if not self.config.is_file():
@@ -127,7 +127,7 @@ class RunDirectory:
                 )
 
     def _record_versions(self) -> None:
-        """Written once; a resumed run says where it differs, since equal results need equal libraries."""
+        """Written once; a resumed run warns about differences, since equal results need equal libraries."""
         facts = collect_versions()
         if not self.versions.exists():
             write_json(self.versions, facts)
@@ -137,7 +137,7 @@ class RunDirectory:
             f"{name} {before.get(name)} -> {value}" for name, value in facts.items() if before.get(name) != value
         ]
         if changed:
-            logger.warning("%s is resumed under other versions: %s", self.path, ", ".join(changed))
+            logger.warning("%s is resumed with other versions: %s", self.path, ", ".join(changed))
 
 
 def collect_versions() -> dict[str, str | None]:

@@ -1,6 +1,6 @@
-"""What a person sees while a run trains: a live panel on a terminal, one line per step anywhere else.
+"""What a user sees while a run trains: a live panel on a terminal, one line per step anywhere else.
 
-Invariant: a display only shows; nothing it is told is changed, kept for others or needed by them.
+Invariant: a display only shows; no other code reads from it.
 """
 
 import math
@@ -26,13 +26,13 @@ class Column:
 
     title: str
     metrics: tuple[str, ...]
-    """The names it goes by; the first that a step reports is shown."""
+    """Metric names; the first that a step has is shown."""
     format: str = ".3f"
     curve: bool = False
-    """Also drawn as a sparkline over the whole stage."""
+    """Also draw a sparkline over the whole stage."""
 
     def read(self, metrics: Mapping[str, float]) -> float | None:
-        """Its value in a step's metrics, or None when the step has none."""
+        """Its value in a step's metrics, or None."""
         return next((float(metrics[name]) for name in self.metrics if name in metrics), None)
 
     def show(self, metrics: Mapping[str, float]) -> str:
@@ -50,13 +50,13 @@ COLUMNS = (
 )
 _HISTORY = 6
 _PAUSE = 2.0
-"""Seconds between two lines of the plain display about steps of one stage."""
+"""Minimum seconds between two lines of the plain display within a stage."""
 _PATIENCE = 30.0
-"""Seconds of silence after which the plain display says how far a long step has come."""
+"""Seconds without output after which the plain display shows the progress of a long step."""
 
 
 class Display(ABC):
-    """What the trainer tells about its progress; use it as a context manager, so that the terminal is restored."""
+    """Shows the progress of a run; a context manager, so that the terminal is restored."""
 
     def __init__(self, console: Console, columns: Sequence[Column], clock: Callable[[], float]) -> None:
         self._console = console
@@ -75,15 +75,15 @@ class Display(ABC):
 
     @abstractmethod
     def progress(self, done: int, total: int, what: str) -> None:
-        """How far a long step has come: `progress(37, 128, "rollout")`."""
+        """Progress within a long step: `progress(37, 128, "rollout")`."""
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """Something worth a line of its own that stays on the screen."""
+        """A line of its own that stays on the screen."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves the terminal as it was found; may be called twice."""
+        """Restores the terminal; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -96,14 +96,14 @@ class Display(ABC):
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """How far a stage has come, and how long the rest takes at the pace so far."""
+    """Progress of a stage and an estimate of the time left."""
 
     name: str
     total: int
     began: float
     step: int = 0
     seen: int = 0
-    """Steps of this process, which are fewer than `step` in a resumed stage."""
+    """Steps done by this process: fewer than `step` in a resumed stage."""
 
     def left(self, now: float) -> float | None:
         """Seconds until its end, or None before the first step."""
@@ -183,7 +183,7 @@ class LiveDisplay(Display):
         self._live.stop()
 
     def render(self) -> RenderableType:
-        """The panel as it stands; the refreshing thread calls this too, so it only reads."""
+        """The current panel; called by the refreshing thread, too, so it only reads."""
         rows = self._rows[:]
         present = [column for column in self._columns if any(column.read(metrics) is not None for _, metrics in rows)]
         parts: list[RenderableType] = [self._bar()]
@@ -199,7 +199,7 @@ class LiveDisplay(Display):
             Text(stage.name, style="bold"),
             ProgressBar(total=max(stage.total, 1), completed=stage.step, width=30, pulse=not stage.total),
             Text(f"{stage.step}/{stage.total}" if stage.total else "", style="cyan"),
-            Text(f"{show_duration(now - stage.began)} gone"),
+            Text(f"{show_duration(now - stage.began)} elapsed"),
             Text(f"{show_duration(left)} left" if left is not None else "", style="green"),
             Text(self._within, style="dim"),
         )

@@ -1,6 +1,6 @@
-"""Files that are either whole or not there: a temporary sibling, synced, then renamed over its target.
+"""Atomic file writes: a temporary sibling is written, synced and renamed over its target.
 
-Invariant: whenever a process is killed or a machine loses power, every name holds its old content or its new one.
+Invariant: whenever a process is killed or a machine loses power, every file has its old content or its new one.
 """
 
 import json
@@ -15,7 +15,7 @@ from turnwise.errors import RunError
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Yields a temporary file's path to write to; on leaving, it takes the place of `path` at once."""
+    """Yields a temporary path to write to; on exit it atomically replaces `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -27,7 +27,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what processes that were killed in the middle of a file have left in a folder and beneath it."""
+    """Removes temporary files that killed processes left in a folder and its subfolders."""
     for temporary in folder.rglob(".*.tmp"):
         if temporary.is_file():
             temporary.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Writes indented JSON atomically; numbers that JSON cannot hold (NaN, infinity) become null."""
+    """Writes indented JSON atomically; NaN and infinity become null."""
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def finite(value: object) -> object:
-    """The same value with null where a float is NaN or infinite."""
+    """The same value with NaN and infinity replaced by None."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -69,7 +69,7 @@ def finite(value: object) -> object:
 
 
 def sync(path: Path) -> None:
-    """Asks the operating system to put a file's content, or a folder's list of names, on the disk."""
+    """Flushes a file's content, or a folder's entries, to the disk."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)

@@ -1,4 +1,4 @@
-"""What a run found out about itself, one JSON object per line: findings of its monitor and acts of its controller.
+"""`findings.jsonl`, one JSON object per line: the monitor's findings and the controller's actions.
 
 Invariant: a resumed run's file equals that of the run that was never killed.
 """
@@ -12,7 +12,7 @@ from turnwise.runs.files import finite, write_text
 
 
 class FindingsLog:
-    """Appends to a `findings.jsonl`, which begins to exist with its first line."""
+    """Appends to a `findings.jsonl`, which is created with its first line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -23,7 +23,7 @@ class FindingsLog:
             file.write(json.dumps(finite(finding), ensure_ascii=False, allow_nan=False) + "\n")
 
     def truncate_after(self, step: int) -> None:
-        """Drops what a resumed run will find again; a line that was being written goes with it."""
+        """Drops findings that a resumed run will repeat, and an incomplete last line."""
         if not self._path.exists():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -35,7 +35,7 @@ class FindingsLog:
 
 
 def read_findings(path: str | Path) -> list[dict[str, object]]:
-    """Every line of a run's findings; none when it found nothing."""
+    """All findings of a run; none if the file does not exist."""
     file = Path(path)
     if not file.exists():
         return []
@@ -44,4 +44,4 @@ def read_findings(path: str | Path) -> list[dict[str, object]]:
             json.loads(line) for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line[-1:] == "\n"
         ]
     except ValueError as error:
-        raise RunError(f"{path}: not a file of findings: {error}; remove the broken line to read the rest") from None
+        raise RunError(f"{path}: invalid findings: {error}; remove the broken line to read the rest") from None

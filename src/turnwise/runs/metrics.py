@@ -1,7 +1,7 @@
-"""The run's numbers, one JSON object per line: `{"step": 3, "stage": "train", "time": 17.., "rollout/reward": 0.4}`.
+"""`metrics.jsonl`, one JSON object per line: `{"step": 3, "stage": "train", "time": 17.., "rollout/reward": 0.4}`.
 
-Invariant: a line is written whole and flushed before the next thing happens, so a killed run loses at most the line
-it was writing; a resumed run's file equals that of the run that was never killed, apart from times.
+Invariant: each line is flushed before training goes on, so a killed run loses at most the line it was writing; a
+resumed run's file equals that of an uninterrupted run, apart from times.
 """
 
 import json
@@ -23,7 +23,7 @@ Record: TypeAlias = dict[str, float | int | str | None]
 
 
 class MetricsLog:
-    """Appends to a `metrics.jsonl`; opening one whose last line is torn drops that line."""
+    """Appends to a `metrics.jsonl`; an incomplete last line is dropped when it is opened."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class MetricsLog:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, step: int, stage: str, metrics: Mapping[str, float]) -> None:
-        """Appends one record; a number that is NaN or infinite is written as null and warned of."""
+        """Appends one record; NaN and infinity are written as null, with a warning."""
         record: Record = {"step": step, "stage": stage, "time": round(self._clock(), 3)}
         for name, value in metrics.items():
             assert "/" in name, f"a metric is named area/name, not {name!r}"
@@ -42,15 +42,15 @@ class MetricsLog:
         self._file.flush()
 
     def truncate_after(self, step: int, stages: Collection[str] | None = None) -> None:
-        """Drops what a resumed run will write again: records after `step`, of the given stages or of all.
+        """Drops records that a resumed run will repeat: those after `step`, of the given stages or of all.
 
-        Stages that count their own steps are truncated one call each; -1 drops a stage whole.
+        -1 drops all records of the stages.
         """
         kept: list[bytes] = []
         for number, line in enumerate(_whole_lines(self._path), 1):
             record = _parse(line, self._path, number)
-            looked_at = stages is None or record["stage"] in stages
-            if not (looked_at and int(record["step"] or 0) > step):
+            chosen = stages is None or record["stage"] in stages
+            if not (chosen and int(record["step"] or 0) > step):
                 kept.append(line)
         self._file.close()
         self._rewrite(kept)
@@ -75,7 +75,7 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> list[Record]:
-    """Every record of a run, which may still be running: a torn last line is left out."""
+    """All records of a run, which may still be training: an incomplete last line is left out."""
     if not Path(path).is_file():
         raise RunError(f"{path}: no such metrics file; give the metrics.jsonl of a run")
     return [_parse(line, Path(path), number) for number, line in enumerate(_whole_lines(Path(path)), 1)]

@@ -1,6 +1,6 @@
 """Pictures of a run: a learning curve as PNG or in the terminal, and one trajectory in colour.
 
-Invariant: a picture is never worth a run: what is missing (matplotlib, a finite number) leaves a gap, not an error.
+Invariant: drawing never fails a run: without matplotlib there is no picture, and a value that is not finite is a gap.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     marked: bool = False
-    """A dot and its value at every point: for evaluations, which are few."""
+    """Mark every point with a dot and its value: for evaluations, which are few."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """The lower and the upper edge of a shaded band, such as a confidence interval."""
 
@@ -48,13 +48,13 @@ class Panel:
     title: str
     series: Sequence[Series]
     behind: Sequence[Series] = ()
-    """Drawn thin and grey, for comparison: such as what the other panels show."""
+    """Drawn thin and grey for comparison, such as the other panels' series."""
 
 
 def draw_curve(
     path: Path, series: Sequence[Series], *, title: str, x_label: str = "step", y_label: str = ""
 ) -> Path | None:
-    """Draws a learning curve as PNG; None, and one line in the log, when matplotlib is not installed."""
+    """Draws a learning curve as PNG; None, with a warning, if matplotlib is not installed."""
     figure = _new_figure(8, 4.5)
     if figure is None:
         return None
@@ -94,10 +94,10 @@ def draw_panels(
 
 def _new_figure(width: float, height: float) -> "Figure | None":
     try:
-        # Not pyplot: its global state and its choice of a screen have no place in a training process.
+        # Not pyplot, which has global state and may open a display.
         from matplotlib.figure import Figure
     except ImportError:
-        logger.warning("no picture of the run: matplotlib is missing; pip install turnwise[plots]")
+        logger.warning("no learning curve drawn: matplotlib is not installed; pip install turnwise[plots]")
         return None
     return Figure(figsize=(width, height), dpi=160, layout="constrained", facecolor="white")
 
@@ -166,7 +166,7 @@ def terminal_curve(values: Sequence[float], width: int = 60, height: int = 8) ->
 
 
 def colour_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> Text:
-    """An episode as the model saw it: what it read is dim, what it wrote is bright, what it earned is noted."""
+    """An episode as the model saw it: context is dim, actions are bright, rewards are noted."""
     text = Text()
     for number, turn in enumerate(trajectory.turns, 1):
         if number > 1 and turn.opens_row:
@@ -183,7 +183,7 @@ def _note(turn: Turn) -> str:
 
 
 def _visible(text: str) -> str:
-    """The same text without the power to move a terminal's cursor: a model may have written anything."""
+    """The text without control characters: a model may have written anything."""
     return "".join(char if char.isprintable() or char in "\n\t" else "·" for char in text)
 
 

@@ -2,8 +2,8 @@
 
 Invariant: what is read back equals what was written, and any Parquet reader can show it, text included. A turn is one
 struct, so its tokens, logprobs and text cannot come apart; a trajectory without tokens has its messages instead.
-Logprobs are kept as float32, as engines compute them and the learner reads them (`Row.logprobs`): one that was never a
-float32 is rounded to the nearest.
+Logprobs are kept as float32, as engines compute them and the learner reads them (`Row.logprobs`): other values
+are rounded to float32.
 """
 
 import json
@@ -113,8 +113,8 @@ def write_trajectories(
 ) -> None:
     """Writes the trajectories of one step, atomically.
 
-    `advantages[group, member]` has one number per action token of that trajectory, in order of time; a trajectory
-    that did not train has none, and null is written. Without `decode`, tokens are stored without their text.
+    `advantages[group, member]` has one number per action token of that trajectory, in order; for a trajectory that
+    was not trained on there is none, and null is written. Without `decode`, tokens are stored without their text.
     """
     given = advantages or {}
     rows = [
@@ -137,7 +137,7 @@ def read_trajectories(path: str | Path) -> list[Group]:
 
 def _read_table(path: Path) -> pa.Table:
     try:
-        # Not `read_table`, which would take a folder such as runs/lr=1e-4 for one more column.
+        # Not `read_table`, which would read a folder such as runs/lr=1e-4 as a partition column.
         with pq.ParquetFile(path) as file:
             table = file.read()
     except FileNotFoundError:
@@ -219,7 +219,7 @@ def _to_json(task: Task) -> str:
 
 
 def _storable(text: str) -> str:
-    """Half of a surrogate pair, which a token can end in, is not UTF-8; the ids keep what it was."""
+    """Replaces half of a surrogate pair, which a token can end in and UTF-8 cannot encode; the ids are exact."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,7 +1,7 @@
-"""`report.html`: a run on one page, in its own folder, to be read without turnwise and without a network.
+"""Writes `report.html` into a run's folder; it needs neither turnwise nor a network.
 
-Invariant: writing it changes nothing else in the run, and it can be written at any time: of a run that has just begun,
-that is going on, that was killed, or that is finished.
+Invariant: writing it changes nothing else in the run, and works at any time: for a run that has just started, is
+training, was killed, or is finished.
 """
 
 from pathlib import Path
@@ -15,15 +15,15 @@ from turnwise.settings import load_yaml
 
 
 def write_report(run: RunDirectory, *unwritten: Record) -> Path:
-    """Writes the page of a run as it stands, with records that are yet to be written, and says where."""
+    """Writes the page of a run, including records that are not in its metrics yet, and returns its path."""
     path = run.path / "report.html"
-    # A task's data may hold half of a surrogate pair, which is not UTF-8, and a name made of it ends up here.
+    # Names made of a task's data may contain half of a surrogate pair, which UTF-8 cannot encode.
     write_text(path, write_page(read_view(run, *unwritten)).encode("utf-8", "replace").decode("utf-8"))
     return path
 
 
 def read_view(run: RunDirectory, *unwritten: Record) -> View:
-    """What a run has written so far; a line that is being written just now is left out."""
+    """What a run has written so far, without an incomplete last line."""
     config_text = run.config.read_text(encoding="utf-8")
     config = load_yaml(config_text, source=str(run.config))
     return View(
