@@ -7,7 +7,7 @@ import pytest
 from turnwise.engines.base import EngineStats
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
-from turnwise.runs.ledger.recorder import LedgerRecorder, count_learnt, count_played
+from turnwise.runs.ledger.recorder import LedgerRecorder, count_outcomes, count_played
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 
@@ -46,7 +46,7 @@ def test_what_episodes_said_and_read():
 
 
 def test_every_sampled_token_has_one_fate():
-    fates = count_learnt(GROUPS, (0, 1), UPDATE)
+    fates = count_outcomes(GROUPS, (0, 1), UPDATE)
     assert fates == {"trained": 12, "zero_advantage": 11, "filtered": 17}
     played = count_played(GROUPS)
     assert sum(fates.values()) + played["failed"] == played["sampled"]
@@ -54,7 +54,7 @@ def test_every_sampled_token_has_one_fate():
 
 def test_a_step_that_learnt_nothing_filtered_everything():
     nothing = Update(metrics={"batch/tokens": 0}, advantages=())
-    assert count_learnt(GROUPS, (), nothing) == {"trained": 0, "zero_advantage": 0, "filtered": 12 + 11 + 17}
+    assert count_outcomes(GROUPS, (), nothing) == {"trained": 0, "zero_advantage": 0, "filtered": 12 + 11 + 17}
 
 
 class Clock:

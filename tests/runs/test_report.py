@@ -214,7 +214,7 @@ def test_what_was_dropped_and_why(page):
         "episodes cut off, max turns": ["3", "16"],  # half of the six that were played
         "turns cut": ["9", "34"],  # half of 6 × 3, none of 8 × 2
         "groups filtered": ["1", "4"],
-        "groups without spread": ["1", "4"],
+        "groups with equal rewards": ["1", "4"],
     }
 
 

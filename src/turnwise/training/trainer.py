@@ -40,7 +40,7 @@ from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
 
-MAY_DIFFER = ("steps", "checkpoint", "evaluate.every")
+MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks")
 """What a resumed run may change without becoming another run."""
 
 
@@ -278,7 +278,7 @@ class Trainer:
             return load_state(checkpoint / "state.pt")
 
     def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> Learner:
-        """A learner under the decision in force; with `state`, it goes on from that of the run's earlier learners."""
+        """A learner under the decision in force; with `state`, it continues from the run's earlier learners."""
         algorithm, settings = self.decision.settings, self.config.learner
         warmup = max(settings.critic.warmup, self.decision.critic_warmup_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})

@@ -32,7 +32,7 @@ class LedgerRecorder:
 
     def close_training(self, groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, float]:
         """The same for a training step; `kept` are the indices of the groups that the update trained on."""
-        self._ledger.count(**count_played(groups), **count_learnt(groups, kept, update), **count_batch(update))
+        self._ledger.count(**count_played(groups), **count_outcomes(groups, kept, update), **count_batch(update))
         return self._close(padding=update.metrics.get("batch/padding_share", 0.0))
 
     def _close(self, *, padding: float) -> dict[str, float]:
@@ -59,7 +59,7 @@ def count_played(groups: Iterable[Group]) -> dict[str, int]:
     }
 
 
-def count_learnt(groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, int]:
+def count_outcomes(groups: Sequence[Group], kept: Sequence[int], update: Update) -> dict[str, int]:
     """Outcome of the sampled tokens that did not fail: `{"trained": 3500, "zero_advantage": 400, "filtered": 96}`.
 
     `update.advantages` are in the order of the kept groups' trajectories.

@@ -1,4 +1,4 @@
-"""The report as a page: what a run is, how it learnt, where its time went, and what it left out.
+"""The report as a page: what a run is, its learning curve, where its time went, and what it dropped.
 
 Invariant: a page is a function of what the run wrote; the template escapes every word, as a run, a recipe or a model
 may have chosen it, and a missing number is a dash.

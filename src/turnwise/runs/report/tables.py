@@ -105,7 +105,12 @@ def list_dropped(records: Sequence[Record]) -> Table:
         *_cut_off(train, episodes),
         ("turns cut", round(cut), round(turns), "limit rollout.turn_tokens; their episodes went on"),
         ("groups filtered", _sum(train, "filter/dropped"), groups, "dropped by stability.filter"),
-        ("groups without spread", _sum(train, "filter/zero_variance"), groups, "all rewards in the group are equal"),
+        (
+            "groups with equal rewards",
+            _sum(train, "filter/zero_variance"),
+            groups,
+            "all rewards in the group are equal",
+        ),
         (
             "refills",
             _sum(train, "filter/refills"),
