@@ -74,14 +74,14 @@ class Recorder:
         self._display.stage(name, total)
         self._lap = time.monotonic()
 
-    def progress(self, what: str) -> Callable[[int, int], None]:
-        """Shows how far a long step has come: `progress("episodes")(37, 128)`."""
+    def show_progress(self, what: str) -> Callable[[int, int], None]:
+        """Shows how far a long step has come: `show_progress("episodes")(37, 128)`."""
         return lambda done, total: self._display.progress(done, total, what)
 
-    def demonstrations(self, trajectories: Sequence[Trajectory]) -> None:
+    def record_demonstrations(self, trajectories: Sequence[Trajectory]) -> None:
         self._store("sft", 0, [Group(task=one.task, trajectories=(one,)) for one in trajectories])
 
-    def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def record_sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._lap, seconds = time.monotonic(), time.monotonic() - self._lap
         pace = {"sft/tokens_per_second": metrics["sft/tokens"] / seconds}
         found = {**metrics, **pace, **self._ledger_recorder.close()}
@@ -89,7 +89,7 @@ class Recorder:
         with self._ledger.spend("store"):
             self._callbacks.on_sft_step_end(step, found)
 
-    def step(
+    def record_step(
         self, step: int, rollouts: RolloutBatch, update: Update, decision: Decision, *, update_seconds: float
     ) -> None:
         with self._ledger.spend("store"):
@@ -110,7 +110,7 @@ class Recorder:
             self._display.note(f"step {step}: {event.sentence}")
             self._callbacks.on_finding(step, event)
 
-    def evaluation(self, stage: str, step: int, result: Evaluation) -> None:
+    def record_evaluation(self, stage: str, step: int, result: Evaluation) -> None:
         self._store(stage, step, result.groups)
         metrics = result.metrics() | self._ledger_recorder.close_evaluation(result.groups)
         self._metrics.write(step, stage, metrics)
@@ -118,13 +118,13 @@ class Recorder:
         with self._ledger.spend("store"):
             self._callbacks.on_evaluation(stage, step, metrics)
 
-    def checkpoint(self, step: int, path: Path) -> None:
+    def record_checkpoint(self, step: int, path: Path) -> None:
         with self._ledger.spend("store"):
             self._callbacks.on_checkpoint(step, path)
         if time.monotonic() - self._reported > _REPORT_INTERVAL:
             self._write_report()
 
-    def end(self, step: int) -> None:
+    def finish(self, step: int) -> None:
         """Records the time after the last step, once, and writes the report, whose own time is in the record, too."""
         if any(record["stage"] == "end" for record in read_metrics(self._directory.metrics)):
             return

@@ -130,13 +130,13 @@ class Trainer:
             update_seconds = time.monotonic() - began
             step += 1
             self.decision = self._decide(step, rollouts, update)
-            self.recorder.step(step, rollouts, update, self.decision, update_seconds=update_seconds)
+            self.recorder.record_step(step, rollouts, update, self.decision, update_seconds=update_seconds)
             learner = self._apply(self.decision, learner)
             if self._due(step, self.config.evaluate.every):
                 await self._evaluate("evaluate", step)
             if self._due(step, self.config.checkpoint.every):
                 self._save(step, learner)
-        self.recorder.end(step)
+        self.recorder.finish(step)
 
     async def _begin(self) -> tuple[Learner, int]:
         """Where training starts: at the last checkpoint, or after the SFT of a new run."""
@@ -164,7 +164,7 @@ class Trainer:
                     step + ahead,
                     partial(select, settings=keep),
                     refill=keep.refill,
-                    progress=self.recorder.progress("episodes"),
+                    progress=self.recorder.show_progress("episodes"),
                 )
                 self.waiting.append(batch)
         return self.waiting.pop(0)
@@ -212,12 +212,12 @@ class Trainer:
         settings, parts, seed = self.config.sft, self.parts, self._seed("cold start")
         assert settings is not None
         demonstrations = await self._demonstrations(seed)
-        self.recorder.demonstrations(demonstrations)
+        self.recorder.record_demonstrations(demonstrations)
         self.recorder.start_stage("cold start", count_sft_steps(len(demonstrations), settings))
         losses = run_sft(parts.loaded.model, demonstrations, settings, seed=seed, autocast=parts.autocast)
         with seeded(derive_seed(seed, "dropout"), parts.loaded.device):
             for step, metrics in enumerate(losses, 1):
-                self.recorder.sft_step(step, metrics)
+                self.recorder.record_sft_step(step, metrics)
 
     async def _demonstrations(self, seed: int) -> list[Trajectory]:
         settings, parts = self.config.sft, self.parts
@@ -231,7 +231,7 @@ class Trainer:
             limits=self.config.rollout,
             context_limit=parts.engine.context_limit,
             seed=seed,
-            progress=self.recorder.progress("demonstrations"),
+            progress=self.recorder.show_progress("demonstrations"),
         )
 
     async def _evaluate(self, stage: str, step: int) -> None:
@@ -248,9 +248,9 @@ class Trainer:
                 samples_per_task=settings.samples_per_task,
                 seed=self._seed("evaluate"),
                 group_by=settings.group_by,
-                progress=self.recorder.progress(f"evaluation after step {step}"),
+                progress=self.recorder.show_progress(f"evaluation after step {step}"),
             )
-        self.recorder.evaluation(stage, step, result)
+        self.recorder.record_evaluation(stage, step, result)
 
     async def _load_engine(self, version: int) -> None:
         """Gives the engine the newest weights: always just before it plays, so that no cache of earlier episodes is
@@ -319,7 +319,7 @@ class Trainer:
         with self.ledger.spend("checkpoint"):
             saved = self.checkpoints.save(step, write)
             self.checkpoints.pin_only(self.decision.keep_checkpoints)
-        self.recorder.checkpoint(step, saved)
+        self.recorder.record_checkpoint(step, saved)
 
     def _due(self, step: int, every: int) -> bool:
         return step == self.config.steps or (every > 0 and step % every == 0)
