@@ -14,6 +14,7 @@ from turnwise.plugins import name_object
 from turnwise.runs import Display, RunDirectory
 from turnwise.settings import KeyPath, Recipe, leaves, parse_settings, rank_values
 from turnwise.spelling import suggest
+from turnwise.training.callbacks import Callback
 from turnwise.training.evaluate import run_evaluation
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
@@ -30,6 +31,7 @@ def train(
     run: str | Path = "runs/train",
     resume: bool = False,
     display: Display | None = None,
+    callbacks: Sequence[Callback | Mapping[str, object]] = (),
     **sections: object,
 ) -> RunDirectory:
     """Trains an agent: `turnwise.train(model="Qwen/Qwen2.5-0.5B-Instruct", env=MyEnv(), algorithm="grpo")`.
@@ -44,14 +46,26 @@ def train(
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.
         display: Where progress is shown; the terminal by default.
+        callbacks: Observers of the run, as objects or as a recipe names them: `[MyTracker()]`.
         sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`. A
             plug-in may be the object itself: `credit={"estimator": my_estimator}`.
     """
     configure_process()
     if steps is not None:
         sections["steps"] = steps
+    named = [one for one in callbacks if isinstance(one, Mapping)]
+    if named:
+        sections["callbacks"] = named
     config = _resolve("turnwise.train(...)", config, env, model, algorithm, sections)
-    return run_training(config, run, resume=resume, env=_env_at_hand(env), tasks=tasks, display=display)
+    return run_training(
+        config,
+        run,
+        resume=resume,
+        env=_env_at_hand(env),
+        tasks=tasks,
+        display=display,
+        callbacks=[one for one in callbacks if not isinstance(one, Mapping)],
+    )
 
 
 def evaluate(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.plugins import PluginKind, PluginSettings, make_plugin
 
 if TYPE_CHECKING:  # a module with a callback need not import torch
     from turnwise.config import Config
@@ -19,6 +20,14 @@ if TYPE_CHECKING:  # a module with a callback need not import torch
     from turnwise.stability.findings import Finding
 
 logger = logging.getLogger(__name__)
+
+_KIND = PluginKind(
+    key="callbacks",
+    noun="callback",
+    group="turnwise.callbacks",
+    args="callbacks.args",
+    contract="derive it from turnwise.training.callbacks.Callback",
+)
 
 
 class Callback:
@@ -47,6 +56,11 @@ class Callback:
 
     def on_run_end(self, completed: bool) -> None:
         """The run ended: `completed`, or by an error or an interrupt."""
+
+
+def make_callbacks(settings: Sequence[PluginSettings]) -> list[Callback]:
+    """The callbacks that a recipe names."""
+    return [make_plugin(_KIND, one, {}, Callback) for one in settings]
 
 
 class Callbacks(Callback):

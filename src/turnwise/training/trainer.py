@@ -35,7 +35,7 @@ from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.stability import Controller, Decision, Information, measure_health, select
 from turnwise.training.build import Components, assemble
-from turnwise.training.callbacks import Callback, Callbacks
+from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
@@ -57,12 +57,12 @@ def run_training(
 ) -> RunDirectory:
     """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint.
 
-    A `ledger` that was begun earlier includes the time before this call.
+    A `ledger` that was begun earlier includes the time before this call; `callbacks` join those that the config names.
     """
     ledger = ledger or Ledger()
     with ExitStack() as stack:
         with ledger.spend("prepare"):
-            observers = Callbacks(callbacks)
+            observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
             if not resume:
