@@ -121,6 +121,7 @@ def _check_algorithm(config: Config) -> None:
             raise ConfigError(f"stability.starpo_s: {said}") from None
         candidates.append(("stability.starpo_s.filter", overridden))
     for where, settings in candidates:
+        settings.filter.arguments()
         if config.rollout.group_size > 1:
             continue
         if settings.credit.compares_groups:
@@ -128,7 +129,7 @@ def _check_algorithm(config: Config) -> None:
                 f"rollout.group_size: {settings.credit.estimator} compares a task's responses with each other: "
                 "set 2 or more"
             )
-        if settings.filter.rule != "none":
+        if settings.filter.compares_groups:
             raise ConfigError(
                 f"{where}: one response per task has no spread to go by: set rollout.group_size to 2 or more, or the "
                 "rule to none"

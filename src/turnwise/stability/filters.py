@@ -7,25 +7,49 @@ Sources: RAGEN (arXiv 2504.20073), StarPO-S's uncertainty filter, `top_fraction`
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
+from turnwise.errors import ConfigError
+from turnwise.plugins import PluginKind, check_arguments, find_function, name_object, require_name
 from turnwise.rollout.summary import reward_spread
 from turnwise.settings import Settings
 from turnwise.types import Group
 
-Rule: TypeAlias = Literal["none", "nonzero", "top_fraction", "top_p"]
+_READS: Mapping[str, tuple[str, ...]] = {"none": (), "nonzero": (), "top_fraction": ("keep",), "top_p": ("mass",)}
+"""The rules that come with the package, and the settings each of them reads."""
+KNOWN: Mapping[str, str] = {
+    "none": "turnwise.stability.filters:keep_all",
+    "nonzero": "turnwise.stability.filters:nonzero",
+    "top_fraction": "turnwise.stability.filters:top_fraction",
+    "top_p": "turnwise.stability.filters:top_p",
+}
+FILTER = PluginKind(
+    key="stability.filter.rule",
+    noun="filter",
+    group="turnwise.filters",
+    args="stability.filter.args",
+    contract="write a function of a sequence of groups that returns the indices to keep, best first",
+)
+RuleName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(lambda value: name_object(value) if callable(value) else value),
+    AfterValidator(lambda name: require_name(FILTER, name, KNOWN)),
+]
 
 
 class FilterSettings(Settings):
     """Which groups are trained on."""
 
-    rule: Rule = "none"
+    rule: RuleName = "none"
     """`nonzero`: groups whose rewards vary at all; `top_fraction`: the share `keep` with the highest reward std;
-    `top_p`: the highest that together hold the share `mass` of the sum of all stds; `none`: every group."""
+    `top_p`: the highest that together hold the share `mass` of the sum of all stds; `none`: every group. Your
+    own is named `module:function` or `file.py:function`."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments of a filter of your own."""
     keep: float = Field(default=0.25, gt=0, le=1)
     """The share of groups to keep, rounded up; read by `top_fraction`."""
     mass: float = Field(default=0.9, gt=0, le=1)
@@ -39,6 +63,24 @@ class FilterSettings(Settings):
         if self.rule == "none" and self.refill:
             raise ValueError("refill: the rule 'none' drops nothing that could be refilled: name a rule or set 0")
         return self
+
+    @property
+    def compares_groups(self) -> bool:
+        """It ranks groups by the variance of their rewards, which a single response does not have."""
+        return self.rule in ("nonzero", "top_fraction", "top_p")
+
+    def function(self) -> Callable[..., object]:
+        return find_function(FILTER, self.rule, KNOWN)
+
+    def arguments(self) -> dict[str, object]:
+        """The filter's keyword arguments: the settings that a built-in rule reads, or the `args` of one's own."""
+        if self.rule in _READS:
+            return {name: getattr(self, name) for name in _READS[self.rule]}
+        return check_arguments(FILTER, self.rule, self.function(), self.args, supplied=1)
+
+    def unread(self) -> Mapping[str, str]:
+        own = ("args",) if self.rule in _READS else ()
+        return {name: "rule" for name in (*own, "keep", "mass") if name not in _READS.get(self.rule, ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,38 +105,62 @@ class Selection:
 
 
 def select(groups: Sequence[Group], settings: FilterSettings, *, most: int | None = None) -> Selection:
-    """Chooses groups by their reward std, `most` of them at most: `select(groups, settings).kept` is (0, 3).
+    """Chooses the groups to train on, `most` of them at most: `select(groups, settings).kept` is (0, 3).
 
-    If more than `most` pass, those with the highest std stay; under `nonzero`, which does not rank, the first do.
+    If more than `most` pass, the best stay: those with the highest reward std; under `nonzero`, which does not rank,
+    the first.
     """
-    stds = [reward_spread(group) or 0.0 for group in groups]
-    ranking = _rank(stds, settings)
+    ranking = _check_indices(settings.function()(groups, **settings.arguments()), len(groups), settings.rule)
     kept = ranking if most is None else ranking[:most]
-    return Selection(kept=tuple(sorted(kept)), given=len(groups), zero_variance=sum(std == 0 for std in stds))
+    flat = sum(std == 0 for std in _stds(groups))
+    return Selection(kept=tuple(sorted(kept)), given=len(groups), zero_variance=flat)
 
 
-def _rank(stds: Sequence[float], settings: FilterSettings) -> list[int]:
-    """Indices of the groups that pass the rule, best first; ties go to the earlier."""
-    highest = sorted(range(len(stds)), key=lambda place: (-stds[place], place))
-    match settings.rule:
-        case "none":
-            return list(range(len(stds)))
-        case "nonzero":
-            return [place for place, std in enumerate(stds) if std > 0]
-        case "top_fraction":
-            # A product such as 0.07 × 100 may come out a hair above the whole number that is meant.
-            return highest[: math.ceil(settings.keep * len(stds) - 1e-9)]
-        case "top_p":
-            return _hold(highest, stds, settings.mass * math.fsum(stds))
+def keep_all(groups: Sequence[Group]) -> list[int]:
+    return list(range(len(groups)))
 
 
-def _hold(highest: Sequence[int], stds: Sequence[float], enough: float) -> list[int]:
+def nonzero(groups: Sequence[Group]) -> list[int]:
+    """Groups whose rewards vary at all, in order."""
+    return [place for place, std in enumerate(_stds(groups)) if std > 0]
+
+
+def top_fraction(groups: Sequence[Group], *, keep: float) -> list[int]:
+    """The share `keep` of groups with the highest reward std, rounded up."""
+    # A product such as 0.07 × 100 may come out a hair above the whole number that is meant.
+    return _by_std(_stds(groups))[: math.ceil(keep * len(groups) - 1e-9)]
+
+
+def top_p(groups: Sequence[Group], *, mass: float) -> list[int]:
+    """The groups with the highest reward std that together hold the share `mass` of the sum of all."""
+    stds = _stds(groups)
+    enough = mass * math.fsum(stds)
     kept: list[int] = []
     held = 0.0
-    for place in highest:
+    for place in _by_std(stds):
         # Without the margin, a sum that rounds to just below `enough` would take one group too many.
         if stds[place] == 0 or held >= enough * (1 - 1e-12):
             break
         kept.append(place)
         held += stds[place]
     return kept
+
+
+def _stds(groups: Sequence[Group]) -> list[float]:
+    return [reward_spread(group) or 0.0 for group in groups]
+
+
+def _by_std(stds: Sequence[float]) -> list[int]:
+    """Indices by std, the highest first; ties go to the earlier."""
+    return sorted(range(len(stds)), key=lambda place: (-stds[place], place))
+
+
+def _check_indices(found: object, count: int, rule: str) -> list[int]:
+    """What a filter returned, which for one of the user's own may be anything."""
+    places = list(found) if isinstance(found, Sequence) else [None]
+    if len(set(map(repr, places))) < len(places) or not all(type(one) is int and 0 <= one < count for one in places):
+        raise ConfigError(
+            f"{FILTER.key}: {rule} returned {found!r}: expected different indices of {count} groups, from 0 to "
+            f"{count - 1}"
+        )
+    return [one for one in places if isinstance(one, int)]
