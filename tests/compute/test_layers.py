@@ -104,8 +104,8 @@ def test_a_backbone_is_the_stack_of_layers_and_nothing_around_it():
     model = tiny_llama()
     critic = Critic(model)
     assert find_backbones(model) == [model.model]
-    assert find_backbones(critic) == [critic.trunk]
-    assert find_backbones(model, critic) == [model.model, critic.trunk]
+    assert find_backbones(critic) == [critic.backbone]
+    assert find_backbones(model, critic) == [model.model, critic.backbone]
     adapted = get_peft_model(tiny_llama(), LoraConfig(r=2, target_modules="all-linear"))
     assert find_backbones(adapted) == [backbone_of(adapted)]
     assert find_backbones(LogitTable(2, 3), torch.nn.ModuleList([torch.nn.Linear(2, 2)])) == []
@@ -119,7 +119,7 @@ def test_whole_backbones_give_the_same_gradients(monkeypatch):
     model = tiny_llama()
     learner = learner_of(CASES["turn-gae"], model=model, packing=False)
     whole = Compiled(model, learner.critic, whole_backbones=True)
-    learner.passes = dataclasses.replace(learner.passes, compiled=whole)
+    learner.runner = dataclasses.replace(learner.runner, compiled=whole)
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
     found, _ = update_of(learner)
@@ -143,7 +143,7 @@ def test_whole_backbones_of_packed_rows_give_the_same_gradients(monkeypatch):
     model = tiny_llama(dtype=torch.float32)
     learner = learner_of(CASES["turn-gae"], model=model, packing=True, budget=20)
     whole = Compiled(model, learner.critic, whole_backbones=True)
-    learner.passes = dataclasses.replace(learner.passes, compiled=whole)
+    learner.runner = dataclasses.replace(learner.runner, compiled=whole)
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
     found, update = update_of(learner)
@@ -182,7 +182,7 @@ def test_what_was_compiled_is_put_back_when_a_pass_fails(monkeypatch, whole):
         (find_backbones(model), find_layers(model)) if whole else (find_layers(model), find_backbones(model))
     )
     learner = learner_of(CASES["gigpo"], model=model)
-    learner.passes = dataclasses.replace(learner.passes, compiled=Compiled(model, whole_backbones=whole))
+    learner.runner = dataclasses.replace(learner.runner, compiled=Compiled(model, whole_backbones=whole))
 
     def fail(*_):
         assert all(part._compiled_call_impl is not None for part in parts)
@@ -208,7 +208,7 @@ def test_a_model_that_does_not_compile_is_told_in_a_line(monkeypatch, whole):
     model = tiny_llama()
     learner = learner_of(CASES["grpo"], model=model)
     compiled = Compiled(model, whole_backbones=whole, setting="learner.compile")
-    learner.passes = dataclasses.replace(learner.passes, compiled=compiled)
+    learner.runner = dataclasses.replace(learner.runner, compiled=compiled)
     said = r"^torch\.compile failed \(RuntimeError: no compiler\): set learner\.compile: false$"
     with pytest.raises(ModelError, match=said):
         learner.update(GROUPS, seed=0)
@@ -260,13 +260,13 @@ def test_passes_before_the_update_have_an_account_of_their_own():
     ("credit", "loss", "first"),
     [
         ({"estimator": "rloo"}, {}, "score"),
-        ({"estimator": "gae"}, {}, "label"),
-        ({"estimator": "rloo"}, {"kl_coef": 0.1}, "label"),
-        ({"estimator": "rloo"}, {"action_mask": False}, "label"),
-        ({"estimator": "rloo"}, {"tis_cap": 2.0}, "label"),
+        ({"estimator": "gae"}, {}, "prepare_loss_inputs"),
+        ({"estimator": "rloo"}, {"kl_coef": 0.1}, "prepare_loss_inputs"),
+        ({"estimator": "rloo"}, {"action_mask": False}, "prepare_loss_inputs"),
+        ({"estimator": "rloo"}, {"tis_cap": 2.0}, "prepare_loss_inputs"),
     ],
 )
-def test_labels_that_ask_no_model_are_made_behind_the_first_forward(monkeypatch, credit, loss, first):
+def test_loss_inputs_that_need_no_model_are_made_behind_the_first_forward(monkeypatch, credit, loss, first):
     called = []
 
     def note(name):
@@ -279,8 +279,8 @@ def test_labels_that_ask_no_model_are_made_behind_the_first_forward(monkeypatch,
         monkeypatch.setattr(learner_module, name, noted)
 
     note("score")
-    note("label")
+    note("prepare_loss_inputs")
     learner_of({"credit": credit, "loss": loss}, budget=20).update(GROUPS, seed=0)
     assert called[0] == first
-    assert called.count("label") == 1
+    assert called.count("prepare_loss_inputs") == 1
     assert called.count("score") > 1

@@ -5,6 +5,7 @@ import torch
 
 from episodes_by_hand import episode, group, turn
 from turnwise.learner.batch import Batch
+from turnwise.learner.parallel import SINGLE, DataParallel
 from turnwise.types import StopReason
 
 TWO_TURNS = episode(turn([1, 2], [3, 4], opens=True), turn([5, 6], [7], reward=1.0))
@@ -158,7 +159,7 @@ def test_shares_are_whole_trajectories_and_about_as_long(world):
     lengths = [9, 2, 5, 5, 3, 2]
     plain = [episode(turn([1], range(n - 1), opens=True)) for n in lengths]
     batch = Batch.of([group(*plain, REWRITTEN)])
-    shares = [batch.share(range(batch.rows), rank, world) for rank in range(world)]
+    shares = [batch.share(range(batch.rows), DataParallel(rank=rank, world=world)) for rank in range(world)]
     assert sorted(row for share in shares for row in share) == list(range(8)), "each row once, and no row twice"
     assert sum({6, 7} <= set(share) for share in shares) == 1
     tokens = [sum(batch.row_start[row + 1] - batch.row_start[row] for row in share) for share in shares]
@@ -169,7 +170,8 @@ def test_shares_are_whole_trajectories_and_about_as_long(world):
 
 def test_a_share_is_of_the_rows_that_are_asked_about():
     batch = Batch.of([group(TWO_TURNS, REWRITTEN, TWO_TURNS)])
-    assert [batch.share([1, 2, 3], rank, 2) for rank in range(2)] == [[3], [1, 2]]
+    assert [batch.share([1, 2, 3], DataParallel(rank=rank, world=2)) for rank in range(2)] == [[3], [1, 2]]
+    assert batch.share([3, 1, 2], SINGLE) == [1, 2, 3], "one process runs them all"
 
 
 def test_mini_batches_split_by_trajectory_and_repeat_by_seed():

@@ -8,7 +8,7 @@ from turnwise.compute.score import score
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
-from turnwise.learner.loss_inputs import Labels
+from turnwise.learner.loss_inputs import LossInputs
 from turnwise.learner.objective import policy_objective
 from turnwise.learner.optimizer import OptimizerSettings
 from turnwise.learner.settings import LearnerSettings
@@ -34,14 +34,14 @@ def test_which_logits_the_policy_loss_reaches(action_mask, reached):
     batch = Batch.of([group(TWO_TURNS)], action_mask=action_mask)
     model = LogitTable(rows=1, width=7)
     (micro,) = batch.micro_batches(100)
-    labels = Labels(
+    inputs = LossInputs(
         sampled=batch.action,
         old_logprob=batch.logprob,
         advantage=torch.ones(7),
         reference_logprob=batch.logprob,
     )
     settings = LossSettings(clip_high=100.0, entropy_coef=0.1, kl_coef=0.1, action_mask=action_mask)
-    loss, _ = policy_objective(score(model, micro, 1.0), labels.at(micro.token), settings)
+    loss, _ = policy_objective(score(model, micro, 1.0), inputs.at(micro.token), settings)
     (batch.weights([0], "token")[micro.token] * loss).sum().backward()
     assert (model.logits.grad[0].abs().amax(-1) > 0).tolist() == reached
     assert model.logits.grad[0][~torch.tensor(reached)].abs().max() == 0.0
@@ -55,8 +55,8 @@ def test_the_gradient_with_respect_to_logits_is_the_textbook_one():
     with torch.no_grad():
         old = torch.zeros(7, dtype=torch.double)
         old[micro.token] = score(model, micro, 1.0).logprob
-    labels = Labels(sampled=batch.action, old_logprob=old, advantage=torch.tensor([0, 0, 2.0, -1.0, 0, 0, 3.0]))
-    loss, measures = policy_objective(score(model, micro, 1.0), labels.at(micro.token), LossSettings())
+    inputs = LossInputs(sampled=batch.action, old_logprob=old, advantage=torch.tensor([0, 0, 2.0, -1.0, 0, 0, 3.0]))
+    loss, measures = policy_objective(score(model, micro, 1.0), inputs.at(micro.token), LossSettings())
     (batch.weights([0], "token")[micro.token] * loss).sum().backward()
     probability = model.logits.detach()[0].softmax(-1)
     expected = torch.zeros_like(probability)

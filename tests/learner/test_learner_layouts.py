@@ -15,7 +15,7 @@ from transformers import (
 from episodes_by_hand import episode, group, tiny_llama, turn
 from layout_cases import CASES, GROUPS, MASKS_OFF, assert_same_gradients, learner_of, one_row_per_step, update_of
 from turnwise.learner import batch as batch_module
-from turnwise.learner import forward_runner as passes
+from turnwise.learner import forward_runner as forward_runner
 from turnwise.learner.forward_runner import Packing
 from turnwise.types import StopReason
 
@@ -101,14 +101,14 @@ def test_nor_do_prompts_that_are_read_once(monkeypatch, name):
 def test_nor_do_rows_that_a_mask_keeps_apart(monkeypatch, name):
     """As where a model's attention cannot be done row by row."""
     expected, _ = update_of(learner_of(CASES[name]))
-    monkeypatch.setattr(passes, "supports_varlen_attention", lambda model, device: False)
+    monkeypatch.setattr(forward_runner, "supports_varlen_attention", lambda model, device: False)
     learner = learner_of(CASES[name], packing=True)
-    assert learner.passes.packing is Packing.MASKED
+    assert learner.runner.packing is Packing.MASKED
     assert_same_gradients(update_of(learner)[0], expected)
 
 
 def test_rows_are_packed_where_nothing_is_said():
-    assert learner_of(CASES["grpo"], packing=None).passes.packing is Packing.BY_ROWS
+    assert learner_of(CASES["grpo"], packing=None).runner.packing is Packing.BY_ROWS
 
 
 def test_nor_where_both_masks_are_off():

@@ -9,7 +9,8 @@ from torch import nn
 from episodes_by_hand import group, tiny_llama
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from turnwise.errors import ConfigError
-from turnwise.learner.parallel.ranks import Ranks, _own_gpu
+from turnwise.learner.parallel import SINGLE, join
+from turnwise.learner.parallel.data_parallel import _own_gpu
 
 LAYOUTS = {
     "padded": {},
@@ -22,27 +23,29 @@ PLAN = [(case, "packed" if place % 2 else "padded") for place, case in enumerate
 PLAN += [("gae", layout) for layout in LAYOUTS if layout != "padded"] + [("gspo by trajectory", "split")]
 
 
-def _seeds_of_dropout(ranks):
+def _seeds_of_dropout(parallel):
     seeds = []
-    learner = learner_of(CASES["grpo"], model=tiny_llama(attention_dropout=0.5), ranks=ranks)
-    trunk = learner.model.get_decoder()
-    trunk.register_forward_pre_hook(lambda module, _: seeds.append(torch.initial_seed()) if module.training else None)
+    learner = learner_of(CASES["grpo"], model=tiny_llama(attention_dropout=0.5), parallel=parallel)
+    backbone = learner.model.get_decoder()
+    backbone.register_forward_pre_hook(
+        lambda module, _: seeds.append(torch.initial_seed()) if module.training else None
+    )
     learner.update(GROUPS, seed=0)
     return set(seeds)
 
 
-def _sums_of_gradients(ranks):
+def _sums_of_gradients(parallel):
     """The first parameter is reached by both ranks, the second by one of them, the third by none."""
     module = nn.ParameterList([nn.Parameter(torch.zeros(2)) for _ in range(3)])
-    module[0].grad = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
-    if ranks.rank == 1:
+    module[0].grad = torch.tensor([1.0, 10.0]) * (parallel.rank + 1)
+    if parallel.rank == 1:
         module[1].grad = torch.tensor([5.0, 6.0])
-    ranks.sum_gradients(module)
+    parallel.sum_gradients(module.parameters())
     return [None if p.grad is None else p.grad.tolist() for p in module]
 
 
-def _refusal(ranks, groups, nudge=0.0):
-    learner = learner_of(CASES["grpo"], ranks=ranks)
+def _refusal(parallel, groups, nudge=0.0):
+    learner = learner_of(CASES["grpo"], parallel=parallel)
     with torch.no_grad():
         learner.model.lm_head.weight[0, 0] += nudge
     try:
@@ -50,6 +53,15 @@ def _refusal(ranks, groups, nudge=0.0):
     except AssertionError as error:
         return str(error)
     return ""
+
+
+def _prepared(parallel):
+    """The weights and buffers of a module that every rank filled with its own number."""
+    module = nn.BatchNorm1d(2)
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            tensor.fill_(parallel.rank + 5)
+    return parallel.prepare(module).state_dict()
 
 
 def _work(rank, port, folder):
@@ -60,20 +72,22 @@ def _work(rank, port, folder):
         patch.setenv("WORLD_SIZE", "2")
         patch.setenv("MASTER_ADDR", "127.0.0.1")
         patch.setenv("MASTER_PORT", str(port))
-        ranks = Ranks.join()
-    results = {"ranks": (ranks.rank, ranks.world)}
+        parallel = join()
+    results = {"ranks": (parallel.rank, parallel.world)}
     for case, layout in PLAN:
-        learner = learner_of(CASES[case], ranks=ranks, **LAYOUTS[layout])
+        learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
         results[case, layout] = (caught, update.metrics, update.advantages, learner.model.state_dict())
-    results["sum"] = ranks.sum_(torch.tensor([1.0, rank]))
-    results["gather"] = ranks.gather(("rank", rank))
-    results["gradients"] = _sums_of_gradients(ranks)
-    results["dropout"] = _seeds_of_dropout(ranks)
-    results["other groups"] = _refusal(ranks, GROUPS if rank else GROUPS[:1])
-    results["other weights"] = _refusal(ranks, GROUPS, nudge=1e-3 * rank)
-    results["empty"] = learner_of(CASES["grpo"], ranks=ranks).update([], seed=0).metrics
-    ranks.leave()
+    results["sum"] = parallel.sum_(torch.tensor([1.0, rank]))
+    results["gather"] = parallel.gather(("rank", rank))
+    results["gradients"] = _sums_of_gradients(parallel)
+    results["dropout"] = _seeds_of_dropout(parallel)
+    results["other groups"] = _refusal(parallel, GROUPS if rank else GROUPS[:1])
+    results["other weights"] = _refusal(parallel, GROUPS, nudge=1e-3 * rank)
+    results["empty"] = learner_of(CASES["grpo"], parallel=parallel).update([], seed=0).metrics
+    results["broadcast"] = parallel.broadcast({"rank": rank, "tensors": [torch.arange(3.0) + rank, torch.tensor(rank)]})
+    results["prepared"] = _prepared(parallel)
+    parallel.leave()
     torch.save(results, f"{folder}/{rank}.pt")
 
 
@@ -130,13 +144,28 @@ def test_no_groups_are_no_work(both):
     assert [one["empty"]["batch/rows"] for one in both] == [0, 0]
 
 
+def test_rank_0s_value_reaches_every_rank_with_its_tensors(both):
+    for one in both:
+        assert one["broadcast"]["rank"] == 0
+        assert [tensor.tolist() for tensor in one["broadcast"]["tensors"]] == [[0.0, 1.0, 2.0], 0]
+
+
+def test_a_prepared_module_has_rank_0s_weights_and_buffers(both):
+    for one in both:
+        assert len(one["prepared"]) == 5
+        assert all((tensor == 5).all() for tensor in one["prepared"].values())
+
+
 def test_a_process_alone_exchanges_nothing(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    alone = Ranks.join()
-    assert alone == Ranks.single() == Ranks(rank=0, world=1)
+    alone = join()
+    assert alone is SINGLE
+    assert (alone.rank, alone.world, alone.is_main) == (0, 1, True)
     tensor = torch.tensor([1.0, 2.0])
     assert alone.sum_(tensor) is tensor
     assert alone.gather("word") == ["word"]
+    assert alone.broadcast("word") == "word"
+    assert alone.agree(lambda: pytest.fail("nothing is fingerprinted"))
     assert _sums_of_gradients(alone) == [[1.0, 10.0], None, None]
     alone.leave()
 

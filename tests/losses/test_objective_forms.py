@@ -1,26 +1,26 @@
-"""The whole objective per token, from labels written by hand: which form, which ratio, which weight."""
+"""The whole objective per token, from inputs written by hand: which form, which ratio, which weight."""
 
 import pytest
 import torch
 
 from turnwise.compute.score import Scores
-from turnwise.learner.loss_inputs import Labels
+from turnwise.learner.loss_inputs import LossInputs
 from turnwise.learner.objective import policy_objective
 from turnwise.losses.settings import LossSettings
 
 RATIO = [4.0, 1.0, 1.0]
 
 
-def _gradient(settings, **labels):
+def _gradient(settings, **inputs):
     """The loss of three tokens with advantage 1 and entropy ½, its gradient by their logprobs, and the measures."""
     logprob = torch.tensor(RATIO, dtype=torch.double).log().requires_grad_()
     scores = Scores(logprob=logprob, entropy=torch.full((3,), 0.5, dtype=torch.double))
     zeros = torch.zeros(3, dtype=torch.double)
-    given = Labels(
+    given = LossInputs(
         sampled=torch.ones(3, dtype=torch.bool),
         old_logprob=zeros,
         advantage=torch.ones(3, dtype=torch.double),
-        **{name: torch.tensor(values) for name, values in labels.items()},
+        **{name: torch.tensor(values) for name, values in inputs.items()},
     )
     loss, measures = policy_objective(scores, given, settings)
     (gradient,) = torch.autograd.grad(loss.sum(), logprob)

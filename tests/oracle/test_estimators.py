@@ -8,7 +8,7 @@ from credit_reference import FORMULAS
 from turnwise.credit.estimate import estimate
 from turnwise.credit.settings import ESTIMATORS, CreditSettings
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.oracle import (
     TEMPERATURE,
     WORLDS,
@@ -75,8 +75,8 @@ def test_what_a_deck_deals_is_what_the_learner_would_see(world):
         for group in batch
     ]
     batch = Batch.of(groups)
-    passes = Passes(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=40)
-    made = batch.episodes(batch.reward, passes.state_values(TableCritic(oracle.values), batch))
+    runner = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=40)
+    made = batch.episodes(batch.reward, runner.state_values(TableCritic(oracle.values), batch))
     dealt, choice, of_batch = Deck(oracle, oracle.values).deal(members)
     for name in ("reward", "trajectory", "turn", "group", "truncated", "value", "final_value"):
         assert torch.equal(getattr(dealt, name), getattr(made, name)), name

@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from turnwise.learner.cross_score import Reply, cross_score, first_replies, measure_information
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.stability import mutual_information
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
@@ -32,8 +32,8 @@ def model():
     return LlamaForCausalLM(config).double().eval()
 
 
-def passes(budget=1000, temperature=0.7):
-    return Passes(device=torch.device("cpu"), autocast=None, temperature=temperature, token_budget=budget)
+def runner(budget=1000, temperature=0.7):
+    return ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=temperature, token_budget=budget)
 
 
 def one_by_one(model, replies, temperature):
@@ -49,19 +49,19 @@ def one_by_one(model, replies, temperature):
 
 @pytest.mark.parametrize("budget", [8, 1000])
 def test_the_matrix_is_that_of_single_passes(model, budget):
-    matrix = cross_score(model, REPLIES, passes(budget), context_limit=32)
+    matrix = cross_score(model, REPLIES, runner(budget), context_limit=32)
     assert matrix == pytest.approx(one_by_one(model, REPLIES, 0.7), abs=1e-5)
-    assert measure_information(model, REPLIES, passes(budget), context_limit=32) == mutual_information(matrix)
+    assert measure_information(model, REPLIES, runner(budget), context_limit=32) == mutual_information(matrix)
 
 
 def test_reasoning_is_cut_where_the_longest_prompt_leaves_no_room(model):
     cut = [Reply(prompt=reply.prompt, reasoning=reply.reasoning[:2]) for reply in REPLIES]
     expected = one_by_one(model, cut, 0.7)
-    assert cross_score(model, REPLIES, passes(), context_limit=6) == pytest.approx(expected, abs=1e-5)
+    assert cross_score(model, REPLIES, runner(), context_limit=6) == pytest.approx(expected, abs=1e-5)
 
 
 def test_one_prompt_is_nothing_to_compare(model):
-    assert measure_information(model, REPLIES[:1], passes(), context_limit=32) is None
+    assert measure_information(model, REPLIES[:1], runner(), context_limit=32) is None
 
 
 def group(*openings, stop=StopReason.DONE):

@@ -9,7 +9,7 @@ from episodes_by_hand import episode, group, tiny_llama, turn
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import OptimizerSettings
-from turnwise.learner.parallel.ranks import ALONE
+from turnwise.learner.parallel import SINGLE
 from turnwise.learner.settings import CriticSettings, LearnerSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.types import StopReason
@@ -74,7 +74,7 @@ def learner_of(
     *,
     budget=1000,
     packing=False,
-    ranks=ALONE,
+    parallel=SINGLE,
     minibatches=1,
     model=None,
     compile=False,
@@ -99,7 +99,7 @@ def learner_of(
         temperature=0.9,
         total_steps=1,
         device=torch.device("cpu"),
-        ranks=ranks,
+        parallel=parallel,
         **settings,
     )
     if learner.critic is not None:

@@ -15,7 +15,7 @@ from credit_reference import credit_by_hand
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import Optimizer
-from turnwise.learner.parallel.ranks import Ranks
+from turnwise.learner.parallel import SINGLE, DataParallel
 from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.oracle import TEMPERATURE, WORLDS, TableCritic, consult, wrong_values
@@ -46,7 +46,7 @@ class Meeting:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadRanks(Ranks):
+class ThreadRanks(DataParallel):
     """Ranks that are threads of one process: everything but torch.distributed itself is the real thing."""
 
     meeting: Meeting
@@ -61,14 +61,17 @@ class ThreadRanks(Ranks):
     def sum_(self, tensor):
         return tensor.copy_(sum(self.gather(tensor.clone())))
 
-    def sum_gradients(self, module):
-        for parameter in module.parameters():
+    def prepare(self, module):
+        return module
+
+    def sum_gradients(self, parameters):
+        for parameter in parameters:
             mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self.sum_(mine.clone())
 
 
 def in_two_ranks(work):
-    """What `work(ranks)` gives on each of two ranks."""
+    """What `work(parallel)` gives on each of two ranks."""
     meeting = Meeting(barrier=threading.Barrier(2), brought=[None, None])
 
     def run(rank):
@@ -129,9 +132,9 @@ def learner_gradient(model, groups, credit, layout, *, loss=PLAIN, values=None, 
         for g, group in enumerate(groups)
     ]
 
-    def work(ranks):
+    def work(parallel):
         learner = Learner(
-            model if ranks.world == 1 else copy.deepcopy(model),
+            model if parallel.world == 1 else copy.deepcopy(model),
             settings=LearnerSettings(
                 tokens_per_microbatch=layout.tokens, packing=layout.packing, minibatches=layout.minibatches
             ),
@@ -140,7 +143,7 @@ def learner_gradient(model, groups, credit, layout, *, loss=PLAIN, values=None, 
             temperature=temperature,
             total_steps=1,
             device=torch.device("cpu"),
-            ranks=ranks,
+            parallel=parallel,
         )
         learner.optimizer = CatchingOptimizer(learner.model, learner.settings.optimizer, total_steps=1)
         if values is not None:
@@ -152,7 +155,7 @@ def learner_gradient(model, groups, credit, layout, *, loss=PLAIN, values=None, 
         optimizers = [learner.optimizer, *([] if values is None else [learner.critic_optimizer])]
         return torch.cat([-optimizer.caught for optimizer in optimizers])
 
-    found = in_two_ranks(work) if layout.ranks == 2 else [work(Ranks.single())]
+    found = in_two_ranks(work) if layout.ranks == 2 else [work(SINGLE)]
     assert all(torch.equal(found[0], other) for other in found), "every rank has the same bits"
     return found[0]
 

@@ -38,7 +38,7 @@ from turnwise.credit.scan import discounted_sum
 from turnwise.credit.statistics import Peers, normalise
 from turnwise.credit.turns import Turns
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.learner import Learner
 from turnwise.losses.settings import LossSettings
 from turnwise.types import Row, lay_out
@@ -141,7 +141,7 @@ def _reset_at_tools(tokens: TokenBatch, *, gamma: float) -> Credit:
 
 
 def _divergence_of_what_was_read(patch):
-    scored, laid_out = Passes.logprobs, Batch.episodes
+    scored, laid_out = ForwardRunner.logprobs, Batch.episodes
 
     def logprobs(self, model, batch, select):
         every = torch.ones_like(select)
@@ -153,7 +153,7 @@ def _divergence_of_what_was_read(patch):
         folded = reward.new_zeros(int(self.credited.sum()) + 1).index_add(0, following, reward)
         return replace(laid_out(self, reward, state_value), reward=folded[:-1])
 
-    patch.setattr(Passes, "logprobs", logprobs)
+    patch.setattr(ForwardRunner, "logprobs", logprobs)
     patch.setattr(Batch, "episodes", episodes)
 
 
@@ -208,10 +208,10 @@ def _text_counts_in_the_mean(patch):
 def _even_shares(patch):
     real = Batch.share
 
-    def share(self, rows, rank, world):
+    def share(self, rows, parallel):
         rows = list(rows)
-        most = max(len(real(self, rows, other, world)) for other in range(world))
-        mine = real(self, rows, rank, world)
+        most = max(len(real(self, rows, replace(parallel, rank=other))) for other in range(parallel.world))
+        mine = real(self, rows, parallel)
         return mine + [mine[-1]] * (most - len(mine))
 
     patch.setattr(Batch, "share", share)

@@ -16,6 +16,7 @@ import torch
 
 from turnwise.compute.layout import MicroBatch, MicroBatches, Rows, pack, pad
 from turnwise.credit.base import TokenBatch
+from turnwise.learner.parallel import Parallel
 from turnwise.losses.aggregate import token_weights
 from turnwise.losses.settings import Aggregation
 from turnwise.types import Group, StopReason, Trajectory, lay_out
@@ -25,7 +26,7 @@ PerTurn: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
 
 
 _SHORT_PROMPT = 32
-"""A prompt of fewer tokens is read again for every row: to share it would save less than it costs."""
+"""A shorter prompt is read again for every row: sharing it would save less than it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Batch:
         """Lays groups out as rows; the masks choose the credited and the trained tokens.
 
         On, a mask keeps action tokens alone; off, all tokens from the row's first action to the trajectory's last.
-        Without a critic to read them, tails are better left out.
+        Without a critic, which alone reads them, tails are better left out.
         """
         given = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group.trajectories]
         kept = [(place, number, t) for place, (number, t) in enumerate(given) if _trainable(t)]
@@ -121,9 +122,9 @@ class Batch:
         return len(self.row_start) - 1
 
     def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> TokenBatch:
-        """The credited tokens, with rewards [L] and the critic's word after each token [L].
+        """The credited tokens, with rewards [L] and critic values of the state after each token [L].
 
-        The final value is of the state after all that is known of a trajectory: its tail, where it has one.
+        The final value is that of the state after a trajectory's last known token: of its tail, where it has one.
         """
         final_value = None
         if state_value is not None:
@@ -136,16 +137,16 @@ class Batch:
             turn=self.turn[seen],
             group=self.group,
             truncated=self.truncated,
-            value=None if state_value is None else chosen_in(state_value)[seen],
+            value=None if state_value is None else value_before_token(state_value)[seen],
             final_value=final_value,
             state=None if self.state is None else self.state[seen],
         )
 
     def spread(self, per_credited: torch.Tensor) -> torch.Tensor:
-        """What estimators said [N], for every token [L]; one they did not see takes what the action it led to got.
+        """Values of credited tokens [N] for every token [L]; an uncredited one takes that of the action it led to.
 
         But for a tail, which led to none and gets zero, every row ends in an action and every action is credited: so
-        the next credited token is in the same row, and for what was read before a turn it is the turn's first action.
+        the next credited token is in the same row, and for a turn's context it is the turn's first action.
         """
         before = self.credited.cumsum(0) - self.credited.long()  # [L]: credited tokens before this one
         if not self.tail.any():
@@ -160,7 +161,7 @@ class Batch:
         fixed_length: int | None = None,
         among: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """[L] float: what each trained token of a mini-batch weighs in its loss, or of those `among` these [L]."""
+        """[L] float: the weight of each trained token of a mini-batch in its loss; of those in `among` [L] alone."""
         chosen = self.trained if among is None else self.trained & among  # [L]
         if len(rows) < self.rows:
             theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
@@ -178,20 +179,13 @@ class Batch:
         parts = torch.tensor_split(order, min(count, len(order)))
         return [torch.isin(self.row_trajectory, part).nonzero().flatten().tolist() for part in parts]
 
-    def share(self, rows: Iterable[int], rank: int, world: int) -> list[int]:
-        """Those of the rows that are one rank's to run: whole trajectories, longest first to whoever has least.
+    def share(self, rows: Iterable[int], parallel: Parallel) -> list[int]:
+        """The rows that this rank runs, in whole trajectories, with about as many tokens as the other ranks have.
 
         No row is in two shares, none is in no share, and none is added to make shares even; a share may be empty.
         """
-        if world == 1:
-            return sorted(rows)
-        loads = [0] * world
-        mine: list[int] = []
-        for unit in sorted(self._by_trajectory(rows), key=lambda unit: (-self._tokens(unit), unit)):
-            owner = loads.index(min(loads))
-            loads[owner] += self._tokens(unit)
-            mine += unit if owner == rank else []
-        return sorted(mine)
+        units = self._by_trajectory(rows)
+        return [row for index in parallel.share([self._tokens(unit) for unit in units]) for row in units[index]]
 
     def micro_batches(
         self,
@@ -205,7 +199,7 @@ class Batch:
     ) -> MicroBatches:
         """Puts rows of like length together, longest first, at most `token_budget` tokens (padding counts) at a time.
 
-        `select` [L] says which tokens are asked about, the trained ones by default. Packed, rows lie end to end, and
+        `select` [L] are the tokens to score, the trained ones by default. Packed, rows lie end to end, and
         may share the prompts they have in common; else they are padded. A row longer than the budget goes alone; so
         does a trajectory, where those are kept whole, as a loss needs whose tokens share one ratio. The same rows
         always fall into the same micro-batches.
@@ -216,13 +210,13 @@ class Batch:
         leader = self._leaders(rows) if share_prompts else {row: row for row in rows}
         units = self._by_trajectory(rows) if whole_trajectories else [[row] for row in rows]
         packs: list[list[int]] = []
-        size = _Size()
+        size = _PackSize()
         for unit in self._longest_first(units, leader):
             lengths = [(self._length(row), self.row_prompt[row], leader[row]) for row in unit]
             size = size.grown(lengths)
             if not packs or size.count(packing=packing) > token_budget:
                 packs.append([])
-                size = _Size().grown(lengths)
+                size = _PackSize().grown(lengths)
             packs[-1] += unit
         leaders = leader if packing else None
         return MicroBatches(functools.partial(self._lay_out, rows, select, leaders) for rows in packs)
@@ -299,8 +293,8 @@ class Batch:
         }
 
 
-def chosen_in(state_value: torch.Tensor) -> torch.Tensor:
-    """The value [L] of the state each token was chosen in, from the critic's word after each token [L]."""
+def value_before_token(state_value: torch.Tensor) -> torch.Tensor:
+    """Critic value [L] of the state before each token, from values of the state after each token [L]."""
     return state_value.roll(1)
 
 
@@ -322,21 +316,21 @@ def _states(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
-    """What the rows of a micro-batch come to: side by side, or end to end with equal prompts read once."""
+class _PackSize:
+    """The size of a micro-batch: rows padded side by side, or packed end to end with equal prompts read once."""
 
     rows: int = 0
     longest: int = 0
     tokens: int = 0
     leaders: frozenset[int] = frozenset()
 
-    def grown(self, lengths: Sequence[tuple[int, int, int]]) -> "_Size":
+    def grown(self, lengths: Sequence[tuple[int, int, int]]) -> "_PackSize":
         """With more rows, each a length, the length of its prompt and its leader."""
         tokens, leaders = self.tokens, set(self.leaders)
         for length, prompt, leader in lengths:
             tokens += length - (prompt if leader in leaders else 0)
             leaders.add(leader)
-        return _Size(
+        return _PackSize(
             rows=self.rows + len(lengths),
             longest=max(self.longest, *(length for length, _, _ in lengths)),
             tokens=tokens,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.stability.health import Information, mutual_information
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
@@ -43,16 +43,16 @@ def first_replies(groups: Sequence[Group], *, most: int, end_of_thinking: Sequen
 
 
 def measure_information(
-    model: nn.Module, replies: Sequence[Reply], passes: Passes, *, context_limit: int
+    model: nn.Module, replies: Sequence[Reply], runner: ForwardRunner, *, context_limit: int
 ) -> Information | None:
     """Mutual information between prompts and reasoning; None when there is nothing to compare."""
     if len(replies) < 2:
         return None
-    return mutual_information(cross_score(model, replies, passes, context_limit=context_limit))
+    return mutual_information(cross_score(model, replies, runner, context_limit=context_limit))
 
 
 def cross_score(
-    model: nn.Module, replies: Sequence[Reply], passes: Passes, *, context_limit: int
+    model: nn.Module, replies: Sequence[Reply], runner: ForwardRunner, *, context_limit: int
 ) -> npt.NDArray[np.float64]:
     """[N, N]: log p(reasoning i | prompt j); a reasoning is cut where the longest prompt leaves it no room."""
     room = context_limit - max(len(reply.prompt) for reply in replies)
@@ -62,7 +62,7 @@ def cross_score(
         for other in replies
     ]
     batch = Batch.of(rows)
-    logprob = passes.logprobs(model, batch, batch.action).double()  # [L]
+    logprob = runner.logprobs(model, batch, batch.action).double()  # [L]
     total = torch.zeros(len(rows), dtype=torch.double).index_add(0, batch.row, logprob)  # [N²]
     return total.reshape(len(replies), len(replies)).numpy()
 

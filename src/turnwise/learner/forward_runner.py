@@ -1,4 +1,4 @@
-"""How a pass through a model is run: its mode, precision, attention and randomness, each put back afterwards.
+"""How forward passes are run: mode, precision, attention, layout and randomness, each restored afterwards.
 
 Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end).
 """
@@ -17,7 +17,7 @@ from turnwise.compute.layers import Compiled, activation_checkpointing
 from turnwise.compute.layout import MicroBatches
 from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
-from turnwise.learner.parallel.ranks import ALONE, Ranks
+from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.models.critic import Critic
 
 if TYPE_CHECKING:
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 
 class Packing(StrEnum):
-    """How rows of a micro-batch lie, and what keeps them apart."""
+    """How the rows of a micro-batch are laid out, and what keeps attention within a row."""
 
     PADDED = "padded"
-    """Side by side, each filled up to the longest."""
+    """Side by side, padded to the longest."""
     MASKED = "masked"
-    """End to end, apart by a mask that transformers builds: attention costs the square of the micro-batch."""
+    """End to end, kept apart by a mask that transformers builds: attention costs the square of the micro-batch."""
     BY_ROWS = "by_rows"
-    """End to end, each attended to alone; equal prompts are read once."""
+    """End to end with variable-length attention; equal prompts are read once."""
 
 
 def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None) -> Packing:
-    """What was asked for, in the best way that the model allows; None asks for whatever costs least."""
+    """The layout asked for, in the fastest form that the model supports; None takes the cheapest."""
     if asked is not False and supports_varlen_attention(model, device):
         return Packing.BY_ROWS
     return Packing.MASKED if asked else Packing.PADDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
-    """How passes are run; and those without gradients, over a whole batch, with results that come back to the CPU.
+class ForwardRunner:
+    """Runs models over micro-batches; its passes without gradients cover a whole batch and return to the CPU.
 
-    Each rank runs its own share of the rows, and every rank is given the results of all.
+    Each rank runs its own share of the rows, and every rank gets the results of all.
     """
 
     device: torch.device
@@ -55,22 +55,22 @@ class Passes:
     temperature: float
     """The sampler's."""
     token_budget: int
-    """The most tokens, padding included, in a micro-batch."""
+    """Most tokens, padding included, in a micro-batch."""
     packing: Packing = Packing.PADDED
-    ranks: Ranks = ALONE
+    parallel: Parallel = SINGLE
     checkpointing: bool = False
-    """Layers keep their inputs alone for the backward pass."""
+    """Activation checkpointing: layers keep only their inputs for the backward pass."""
     compiled: Compiled | None = None
-    """Layers or trunks run as these; None: as they are."""
+    """Compiled layers or backbones to run in place of the plain ones."""
     ledger: "Ledger | None" = None
-    """Where the time of passes without gradients is written down."""
+    """Charged for the time of passes without gradients."""
 
     def precision(self) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
     @contextmanager
     def running(self, *modules: nn.Module, training: bool) -> Iterator[None]:
-        """Within it, the modules run as is said here, forward and backward."""
+        """Within it, the modules run with these settings, forward and backward."""
         with ExitStack() as stack:
             stack.enter_context(mode(*modules, training=training))
             if self.packing is Packing.BY_ROWS:
@@ -89,10 +89,10 @@ class Passes:
         select: torch.Tensor | None = None,
         whole_trajectories: bool = False,
     ) -> MicroBatches:
-        """This rank's share of rows, laid out; `select` [L] says which tokens are asked about."""
+        """This rank's share of the rows, laid out; `select` [L] are the tokens to score."""
         return batch.micro_batches(
             self.token_budget,
-            rows=batch.share(range(batch.rows) if rows is None else rows, self.ranks.rank, self.ranks.world),
+            rows=batch.share(range(batch.rows) if rows is None else rows, self.parallel),
             select=select,
             packing=self.packing is not Packing.PADDED,
             share_prompts=self.packing is Packing.BY_ROWS,
@@ -110,7 +110,7 @@ class Passes:
             return self._collect(found, len(batch.ids), torch.float)
 
     def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
-        """The critic's word on the state after each token, in double for the estimators [L]."""
+        """Critic values of the state after each token, in double for the estimators [L]."""
         every = torch.ones_like(batch.action)  # [L]
         with self._accounted(), torch.no_grad(), self.running(critic, training=False):
             found = []
@@ -124,11 +124,11 @@ class Passes:
     def _collect(
         self, found: Sequence[tuple[torch.Tensor, torch.Tensor]], length: int, dtype: torch.dtype
     ) -> torch.Tensor:
-        """What was found of tokens at flat indices, [m] each, as one tensor [L] on the host; zero elsewhere."""
+        """Values [m] at flat token indices [m] as one tensor [L] on the host; zero elsewhere."""
         every = torch.zeros(length, dtype=dtype)  # [L]
-        for token, value in found:  # only now: to wait for one micro-batch is not to have begun the next
+        for token, value in found:  # copied last, so that no micro-batch waits for the one before
             every[token] = value.to(dtype).cpu()
-        return self.ranks.sum_(every)
+        return self.parallel.sum_(every)
 
     def _accounted(self) -> AbstractContextManager[None]:
         return nullcontext() if self.ledger is None else self.ledger.spend("logprobs")
@@ -136,7 +136,7 @@ class Passes:
 
 @contextmanager
 def mode(*modules: nn.Module, training: bool) -> Iterator[None]:
-    """Within it the modules train or evaluate; dropout and gradient checkpointing ask."""
+    """Within it the modules are in training or evaluation mode, which dropout and checkpointing read."""
     others = [inner for module in modules for inner in module.modules() if inner.training is not training]
     try:
         for inner in others:
@@ -149,7 +149,7 @@ def mode(*modules: nn.Module, training: bool) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Within it torch's own randomness (dropout) is that of `seed`; outside, nothing has happened."""
+    """Within it torch's global randomness (dropout) comes from `seed`; afterwards its state is as before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

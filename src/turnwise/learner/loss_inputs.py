@@ -1,6 +1,6 @@
-"""What the losses of an update compare with: everything that must be known before its first step.
+"""Per-token inputs of the losses (old logprobs, advantages, value targets), computed before an update's first step.
 
-Invariant: labels are fixed by the weights as they were when the update began, whatever its epochs then change.
+Invariant: they are fixed by the weights as they were when the update began, whatever its epochs then change.
 Shapes: L tokens of all rows, N credited tokens.
 """
 
@@ -14,8 +14,8 @@ from turnwise.credit.base import Credit
 from turnwise.credit.estimate import estimate
 from turnwise.credit.settings import CreditSettings
 from turnwise.credit.statistics import compare_with_group
-from turnwise.learner.batch import Batch, chosen_in
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.batch import Batch, value_before_token
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.losses.kl import kl_estimate
 from turnwise.losses.settings import LossSettings, Ratio
 from turnwise.losses.tis import tis_weights
@@ -24,97 +24,98 @@ from turnwise.models.reference import Reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
+class LossInputs:
     """One value per token, [L] for a batch."""
 
     sampled: torch.Tensor
     """Bool: the agent sampled it."""
     old_logprob: torch.Tensor
-    """The sampler's; on context tokens that are trained, and wherever the sampler is corrected for, the policy's own
-    before the update."""
+    """The sampler's; the policy's own before the update on trained context tokens, and everywhere under `tis_cap`."""
     advantage: torch.Tensor
     reference_logprob: torch.Tensor | None = None
     old_value: torch.Tensor | None = None
-    """The critic's word, before the update, on the state the token was chosen in."""
+    """Critic value of the state before the token, before the update."""
     value_target: torch.Tensor | None = None
     value_mask: torch.Tensor | None = None
-    """Bool: the tokens the value loss is of, since no other value is read; None: all that are trained."""
+    """Bool: the tokens in the value loss, where the estimator reads values at some alone; None: all trained tokens."""
     segment: torch.Tensor | None = None
     """Long: equal within the turn or trajectory whose tokens share one ratio; None: every token has its own."""
     sampler_weight: torch.Tensor | None = None
-    """How often a token counts in the policy's loss, to make up for a sampler that is not the learner; None: once."""
+    """Truncated importance weight of the policy's loss, where the sampler differs from the learner; None: 1."""
 
-    def to(self, device: torch.device) -> "Labels":
-        return Labels(**{name: send(tensor, device) for name, tensor in self._present().items()})
+    def to(self, device: torch.device) -> "LossInputs":
+        return LossInputs(**{name: send(tensor, device) for name, tensor in self._present().items()})
 
-    def at(self, token: torch.Tensor) -> "Labels":
+    def at(self, token: torch.Tensor) -> "LossInputs":
         """Of the tokens at these flat indices [m]."""
-        return Labels(**{name: tensor[token] for name, tensor in self._present().items()})
+        return LossInputs(**{name: tensor[token] for name, tensor in self._present().items()})
 
     def _present(self) -> dict[str, torch.Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
-def label(
+def prepare_loss_inputs(
     batch: Batch,
     *,
     model: nn.Module,
     critic: Critic | None,
     reference: Reference | None,
-    passes: Passes,
+    runner: ForwardRunner,
     credit: CreditSettings,
     loss: LossSettings,
-) -> tuple[Labels, dict[str, float]]:
-    """Labels a batch, with metrics of how its credit came out."""
+) -> tuple[LossInputs, dict[str, float]]:
+    """The loss inputs of a batch, and metrics of its credit."""
     kl_in_reward = reference is not None and loss.kl_in == "reward"
-    compared = batch.trained | batch.credited if kl_in_reward else batch.trained  # [L]: whose old likelihood matters
+    compared = (
+        batch.trained | batch.credited if kl_in_reward else batch.trained
+    )  # [L]: tokens whose old logprob is read
     old_logprob = batch.logprob  # [L]
-    own = _unsaid(batch, compared, loss)  # [L]
+    own = _needs_policy_logprob(batch, compared, loss)  # [L]
     if own.any():
-        old_logprob = torch.where(own, passes.logprobs(model, batch, own), old_logprob)
+        old_logprob = torch.where(own, runner.logprobs(model, batch, own), old_logprob)
     sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.tis_cap)  # [L]
     reference_logprob = None
     reward = batch.reward  # [L]
     if reference is not None:
         with reference.in_place():
-            reference_logprob = passes.logprobs(model, batch, compared)  # [L]
+            reference_logprob = runner.logprobs(model, batch, compared)  # [L]
         if kl_in_reward:
             penalty = kl_estimate(old_logprob.double(), reference_logprob.double(), loss.kl_form)  # [L]
             reward = reward - loss.kl_coef * penalty
-    state_value = None if critic is None else passes.state_values(critic, batch)  # [L]
+    state_value = None if critic is None else runner.state_values(critic, batch)  # [L]
     result = estimate(batch.episodes(reward, state_value), credit)
-    old_value = None if state_value is None else chosen_in(state_value)  # [L]
-    labels = Labels(
+    old_value = None if state_value is None else value_before_token(state_value)  # [L]
+    inputs = LossInputs(
         sampled=batch.action,
         old_logprob=old_logprob,
         advantage=batch.spread(result.advantage).float(),
         reference_logprob=reference_logprob,
         old_value=None if old_value is None else old_value.float(),
         value_target=None if result.value_target is None else batch.spread(result.value_target).float(),
-        value_mask=None if result.value_mask is None else _whole(batch, result.value_mask),
+        value_mask=None if result.value_mask is None else _over_all_tokens(batch, result.value_mask),
         segment=_segment(batch, loss.ratio),
         sampler_weight=sampler_weight,
     )
-    return labels, metrics | _credit_metrics(batch, result, old_value)
+    return inputs, metrics | _credit_metrics(batch, result, old_value)
 
 
-def need_passes(batch: Batch, *, critic: Critic | None, reference: Reference | None, loss: LossSettings) -> bool:
-    """Whether a model must be asked before a batch is labelled."""
+def needs_forward(batch: Batch, *, critic: Critic | None, reference: Reference | None, loss: LossSettings) -> bool:
+    """Whether the loss inputs of a batch take a forward pass of some model."""
     asked = critic is not None or reference is not None
-    return asked or bool(_unsaid(batch, batch.trained, loss).any())
+    return asked or bool(_needs_policy_logprob(batch, batch.trained, loss).any())
 
 
-def _unsaid(batch: Batch, compared: torch.Tensor, loss: LossSettings) -> torch.Tensor:
-    """Of tokens that are compared [L], those whose likelihood only the policy can tell.
+def _needs_policy_logprob(batch: Batch, compared: torch.Tensor, loss: LossSettings) -> torch.Tensor:
+    """The compared tokens [L] whose old logprob must come from the policy itself.
 
-    No sampler ever said how likely a context token was; and what it said of others is not always to be trusted.
+    Context tokens were never sampled; and under `tis_cap` the sampler's own logprobs are what is corrected for.
     """
     return compared & ~batch.action if loss.tis_cap is None else compared
 
 
 def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:
-    """The number of the turn or trajectory that shares a ratio [L]."""
+    """The turn or trajectory, by number, whose tokens share one ratio [L]."""
     if ratio == "token":
         return None
     if ratio == "trajectory":
@@ -122,8 +123,8 @@ def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:
     return batch.trajectory * (batch.turn.max() + 1) + batch.turn
 
 
-def _whole(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
-    """A mask over credited tokens [N] as one over all [L]; a token that estimators did not see is not in it."""
+def _over_all_tokens(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
+    """A mask over credited tokens [N] as one over all tokens [L]; off where a token is not credited."""
     mask = torch.zeros_like(batch.credited)  # [L]
     mask[batch.credited] = value_mask
     return mask
@@ -132,7 +133,7 @@ def _whole(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
 def _correct_sampler(
     batch: Batch, logprob: torch.Tensor, cap: float | None
 ) -> tuple[torch.Tensor | None, dict[str, float]]:
-    """The weights [L] that a sampler asks for, and how far they go; a token that no sampler drew counts once."""
+    """Truncated importance weights [L] with their metrics; 1 on tokens that were not sampled."""
     if cap is None:
         return None, {}
     weight = torch.where(batch.action, tis_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
@@ -146,7 +147,7 @@ def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None
         "credit/advantage_mean": float(credit.advantage.mean()),
         "credit/advantage_std": float(credit.advantage.std(correction=0)),
     }
-    # What was paid, not what is left of it after a KL penalty: two equal returns teach nothing either way.
+    # Rewards before any KL penalty: two equal returns teach nothing either way.
     when = batch.reward.nonzero().flatten()
     paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory[when], batch.reward[when])  # [T]
     peers = compare_with_group(paid, batch.group)

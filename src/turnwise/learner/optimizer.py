@@ -1,8 +1,8 @@
-"""AdamW with a schedule that is a pure function of the step, and gradients that are looked at before they are used.
+"""AdamW with a schedule that is a pure function of the step, and gradients that are checked before they are used.
 
 Invariant: a gradient that is not finite never reaches the weights: the step is skipped and counted, and several in
 a row end the run. A gradient that is exactly zero moves nothing either: neither momentum nor decay acts alone.
-Weights in half precision are rounded copies of float32 masters, in which steps too small to be seen in them add up.
+Weights in half precision are rounded copies of float32 masters, in which steps below their precision accumulate.
 """
 
 import copy
@@ -16,12 +16,13 @@ import torch
 from torch import nn
 
 from turnwise.errors import TurnwiseError
+from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 3
-"""Steps in a row whose gradient may be broken before the run ends."""
+_MOST_SKIPPED = 3
+"""Steps in a row with a gradient that is not finite before the run ends."""
 
 
 def learning_rate(settings: OptimizerSettings, step: int, total_steps: int) -> float:
@@ -44,7 +45,7 @@ def learning_rate(settings: OptimizerSettings, step: int, total_steps: int) -> f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerStep:
-    """What became of one step."""
+    """The result of one step."""
 
     grad_norm: float
     """Before clipping; may be NaN or infinite, and the step was then skipped."""
@@ -55,14 +56,17 @@ class OptimizerStep:
 class Optimizer:
     """Steps a module by the gradients that lie on its parameters, then clears them."""
 
-    def __init__(self, module: nn.Module, settings: OptimizerSettings, *, total_steps: int) -> None:
+    def __init__(
+        self, module: nn.Module, settings: OptimizerSettings, *, total_steps: int, parallel: Parallel = SINGLE
+    ) -> None:
         self.settings = settings
+        self._parallel = parallel
         self.total_steps = total_steps
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._masters = [_master(p) for p in self._parameters]
         pairs = zip(self._parameters, self._masters, strict=True)
         self._rounded = [(parameter, master) for parameter, master in pairs if master is not parameter]
-        """The weights that have a master, each with it."""
+        """Half-precision weights, each with its master."""
         self._skipped_in_a_row = 0
         self._adam = torch.optim.AdamW(
             [
@@ -83,17 +87,17 @@ class Optimizer:
         return self.settle(step, float(self.launch(step)))
 
     def launch(self, step: int) -> torch.Tensor:
-        """Has the gradients applied, if they are finite and not all zero, and cleared; their norm [] is for `settle`.
+        """Applies the gradients, if finite and not all zero, and clears them; their norm [] is for `settle`.
 
-        Nothing is waited for: a GPU decides by itself.
+        Asynchronous: whether a step is taken is decided on the device.
         """
         limit = self.settings.max_grad_norm
         self._take_gradients()
-        norm = nn.utils.clip_grad_norm_(self._masters, math.inf if limit is None else limit)
+        norm = self._parallel.clip_gradients(self._masters, math.inf if limit is None else limit)
         for group in self._adam.param_groups:
             group["lr"] = self.lr(step)
         useless = ~norm.isfinite() | (norm == 0)
-        self._adam.found_inf = useless.float()  # type: ignore[attr-defined]  # fused steps ask; none is taken at 1
+        self._adam.found_inf = useless.float()  # type: ignore[attr-defined]  # read by fused steps; 1 skips the step
         self._adam.step()
         if self._rounded:
             parameters, masters = zip(*self._rounded, strict=True)
@@ -103,7 +107,7 @@ class Optimizer:
         return norm
 
     def settle(self, step: int, norm: float) -> OptimizerStep:
-        """Takes note of what a step that was launched came to, by the norm of its gradient; to be called in order."""
+        """The result of a launched step, by the norm of its gradient; to be called in order of steps."""
         outcome: Literal["taken", "idle", "skipped"] = "taken" if norm > 0 else "idle"
         if not math.isfinite(norm):
             outcome = "skipped"
@@ -111,15 +115,15 @@ class Optimizer:
             logger.warning("step %d skipped: the norm of its gradient is %s", step, norm)
         else:
             self._skipped_in_a_row = 0
-        if self._skipped_in_a_row >= _PATIENCE:
+        if self._skipped_in_a_row >= _MOST_SKIPPED:
             raise TurnwiseError(
-                f"training has diverged: {_PATIENCE} gradients in a row are not finite (step {step}); "
+                f"training has diverged: {_MOST_SKIPPED} gradients in a row are not finite (step {step}); "
                 "resume from an earlier checkpoint with a lower optimizer lr"
             )
         return OptimizerStep(grad_norm=norm, outcome=outcome)
 
     def _take_gradients(self) -> None:
-        """Gives masters the gradients of the weights that are rounded copies of them."""
+        """Moves the gradients of half-precision weights to their masters."""
         given: list[torch.Tensor] = []
         taken: list[torch.Tensor] = []
         for parameter, master in self._rounded:
@@ -140,7 +144,7 @@ class Optimizer:
         assert isinstance(adam, dict)
         assert isinstance(skipped, int)
         assert isinstance(masters, list)
-        # torch keeps the tensors it is given: without a copy, two optimizers could share their moments.
+        # torch keeps the tensors it is given: without a copy, two optimizers would share their moments.
         self._adam.load_state_dict(copy.deepcopy(adam))
         self._skipped_in_a_row = skipped
         if masters:
@@ -150,7 +154,7 @@ class Optimizer:
 
 
 def _master(parameter: nn.Parameter) -> torch.Tensor:
-    """What is stepped in place of a parameter: itself, or a float32 copy of one in half precision."""
+    """The tensor that AdamW steps: the parameter itself, or a float32 copy of one in half precision."""
     if parameter.dtype not in (torch.bfloat16, torch.float16):
         return parameter
     return parameter.detach().float().requires_grad_()

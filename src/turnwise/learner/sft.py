@@ -1,9 +1,9 @@
-"""Learning from demonstrations: the same batch, masks and weights as in RL, and the likelihood as the loss.
+"""Supervised fine-tuning on demonstrations: the batch, masks and weights of RL, with the likelihood as the loss.
 
-loss = − Σ weight · log π(token)        over the demonstrator's actions, and not what it read
+loss = − Σ weight · log π(token)        over the demonstrator's actions, and not its context
 
-unless `context_weight` says how much a token that was read weighs beside one that was said. A model that has never
-seen text learns to copy from what it reads much sooner when it also learns to expect what it reads.
+unless `context_weight` gives context tokens a weight too. A model that has never seen text learns to copy from its
+context much sooner when it also learns to predict that context.
 """
 
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.parallel import SINGLE, Parallel
 
 
 def sft_loss(model: nn.Module, micro: MicroBatch, weights: torch.Tensor) -> torch.Tensor:
@@ -31,18 +32,25 @@ def sft_step(
     token_budget: int,
     context_weight: float = 0.0,
     autocast: torch.dtype | None = None,
+    parallel: Parallel = SINGLE,
 ) -> dict[str, float]:
-    """One optimizer step on a batch of demonstrations: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`."""
+    """One optimizer step on a batch of demonstrations: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`.
+
+    Every rank is given the whole batch, and an optimizer made with the same `parallel`.
+    """
     device = next(model.parameters()).device
     weights = batch.weights(range(batch.rows), "token") * torch.where(batch.action, 1.0, context_weight)  # [L]
     weights = (weights / weights.sum()).to(device)
     total = torch.zeros((), device=device)
-    passes = Passes(device=device, autocast=autocast, temperature=1.0, token_budget=token_budget)
-    with passes.running(model, training=True):
-        for micro in passes.micro_batches(batch):
-            with passes.precision():
+    runner = ForwardRunner(
+        device=device, autocast=autocast, temperature=1.0, token_budget=token_budget, parallel=parallel
+    )
+    with runner.running(model, training=True):
+        for micro in runner.micro_batches(batch):
+            with runner.precision():
                 loss = sft_loss(model, micro.to(device), weights)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
+    parallel.sum_gradients(model.parameters())
     taken = optimizer.step(step)
-    return {"sft/loss": float(total), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(step)}
+    return {"sft/loss": float(parallel.sum_(total)), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(step)}

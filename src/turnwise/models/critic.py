@@ -1,7 +1,7 @@
-"""The critic: how much more a trajectory will earn, judged after each token it has read.
+"""The critic: the return still expected after each token.
 
-Invariant: its trunk is its own, a copy of the policy's at creation (adapters and what is frozen included), so
-neither learns through the other; its head begins at zero, so before it has learnt anything it promises nothing.
+Invariant: its backbone is its own, a copy of the policy's at creation (adapters and frozen weights included), so
+neither learns through the other; its head begins at zero, so an untrained critic predicts 0.
 Shapes: B rows padded to W (or B = 1 and rows end to end), H hidden size.
 """
 
@@ -14,21 +14,21 @@ from turnwise.compute.score import backbone_of, hidden_states, text_config
 
 
 class Critic(nn.Module):
-    """A trunk with a scalar head."""
+    """A backbone with a scalar head."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
-        trunk = backbone_of(policy)
-        self.trunk = copy.deepcopy(trunk)
-        place = next(trunk.parameters())
+        backbone = backbone_of(policy)
+        self.backbone = copy.deepcopy(backbone)
+        place = next(backbone.parameters())
         dtype = torch.promote_types(place.dtype, torch.float32)
-        width = int(getattr(text_config(trunk), "hidden_size"))  # noqa: B009  # its type does not say so
+        width = int(getattr(text_config(backbone), "hidden_size"))  # noqa: B009  # its type does not say so
         self.head = nn.Linear(width, 1, device=place.device, dtype=dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """The value [B, W] of the state after each token of ids [B, W]; the token at t was chosen in that of t − 1."""
-        hidden = hidden_states(self.trunk, ids, positions)  # [B, W, H]
+        """The value [B, W] of the state after each token of ids [B, W]; the token at t was sampled in that of t − 1."""
+        hidden = hidden_states(self.backbone, ids, positions)  # [B, W, H]
         value: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)  # [B, W]
         return value.to(self.head.weight.dtype)

@@ -16,7 +16,7 @@ class TableCritic(Critic):
     """Says `values[row so far]` after each token, and 0 after what the table does not know, such as padding."""
 
     def __init__(self, values: Values) -> None:
-        nn.Module.__init__(self)  # it has no trunk, which is what `Critic` would make
+        nn.Module.__init__(self)  # it has no backbone, which is what `Critic` would make
         self.values = values
         self.offset = nn.Parameter(torch.zeros((), dtype=torch.double))
         """Added to every word: something for an optimizer to hold, and a gradient to look at."""

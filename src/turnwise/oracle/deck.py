@@ -15,7 +15,7 @@ from turnwise.credit.base import TokenBatch
 from turnwise.credit.estimate import estimate
 from turnwise.credit.settings import CreditSettings
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.oracle.critic import TableCritic
 from turnwise.oracle.exact import TEMPERATURE, Oracle, Values
 from turnwise.types import Group
@@ -30,8 +30,8 @@ class Deck:
     def __init__(self, oracle: Oracle, values: Values | None = None) -> None:
         self.oracle = oracle
         batch = Batch.of([Group(task=oracle.trajectories[0].task, trajectories=tuple(oracle.trajectories))])
-        passes = Passes(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=4096)
-        said = None if values is None else passes.state_values(TableCritic(values), batch)
+        runner = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=4096)
+        said = None if values is None else runner.state_values(TableCritic(values), batch)
         self.episodes = batch.episodes(batch.reward, said)
         self._length = torch.bincount(self.episodes.trajectory)  # [n]
         self._first = self._length.cumsum(0) - self._length  # [n]

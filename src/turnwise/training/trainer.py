@@ -16,7 +16,7 @@ from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
-from turnwise.learner.forward_runner import Passes, seeded
+from turnwise.learner.forward_runner import ForwardRunner, seeded
 from turnwise.learner.learner import Learner, Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
@@ -189,13 +189,13 @@ class Trainer:
             most=config.stability.monitor.information_sample,
             end_of_thinking=parts.loaded.tokenizer.encode("</think>", add_special_tokens=False),
         )
-        passes = Passes(
+        runner = ForwardRunner(
             device=parts.loaded.device,
             autocast=parts.autocast,
             temperature=config.rollout.temperature,
             token_budget=config.learner.tokens_per_microbatch,
         )
-        return measure_information(parts.loaded.model, replies, passes, context_limit=parts.loaded.context_limit)
+        return measure_information(parts.loaded.model, replies, runner, context_limit=parts.loaded.context_limit)
 
     def _apply(self, decision: Decision, learner: Learner) -> Learner:
         """The learner under the decision: another one after an action, on other weights after a rollback."""

@@ -1,4 +1,4 @@
-"""Labels of a batch under a real, tiny model: whose logprobs count, who shares a ratio, where a critic is taught."""
+"""Loss inputs of a batch under a real, tiny model: whose logprobs count, who shares a ratio, where a critic learns."""
 
 import pytest
 import torch
@@ -6,13 +6,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import Passes
-from turnwise.learner.loss_inputs import label
+from turnwise.learner.forward_runner import ForwardRunner
+from turnwise.learner.loss_inputs import prepare_loss_inputs
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
-PASSES = Passes(device=torch.device("cpu"), autocast=None, temperature=1.0, token_budget=64)
+RUNNER = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=1.0, token_budget=64)
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,18 @@ def _groups():
     return [Group(task=task, trajectories=both)]
 
 
-def _label(model, *, critic=None, credit=None, **loss):
+def _prepare(model, *, critic=None, credit=None, **loss):
     batch = Batch.of(_groups(), action_mask=loss.get("action_mask", True))
-    labels, metrics = label(
+    inputs, metrics = prepare_loss_inputs(
         batch,
         model=model,
         critic=critic,
         reference=None,
-        passes=PASSES,
+        runner=RUNNER,
         credit=credit or CreditSettings(),
         loss=LossSettings(**loss),
     )
-    return batch, labels, metrics
+    return batch, inputs, metrics
 
 
 def _exact(model, batch):
@@ -75,52 +75,52 @@ def _exact(model, batch):
 
 
 def test_the_samplers_word_is_taken_unless_it_is_corrected_for(model):
-    batch, labels, metrics = _label(model)
-    assert labels.old_logprob[batch.action].tolist() == [-1.0] * 8
-    assert labels.sampler_weight is None
-    assert labels.segment is None
+    batch, inputs, metrics = _prepare(model)
+    assert inputs.old_logprob[batch.action].tolist() == [-1.0] * 8
+    assert inputs.sampler_weight is None
+    assert inputs.segment is None
     assert "policy/tis_weight" not in metrics
 
 
 def test_correcting_takes_the_learners_word_and_weighs_by_their_ratio(model):
-    batch, labels, metrics = _label(model, tis_cap=1.5)
+    batch, inputs, metrics = _prepare(model, tis_cap=1.5)
     exact = _exact(model, batch)[batch.action]
     weight = (exact + 1.0).exp().clamp(max=1.5)
     assert 0 < (weight == 1.5).double().mean() < 1, "some are capped, some are not"
-    assert labels.old_logprob[batch.action].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
-    assert labels.sampler_weight[batch.action].tolist() == pytest.approx(weight.tolist(), abs=1e-5)
+    assert inputs.old_logprob[batch.action].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
+    assert inputs.sampler_weight[batch.action].tolist() == pytest.approx(weight.tolist(), abs=1e-5)
     assert metrics["policy/tis_weight"] == pytest.approx(float(weight.mean()), abs=1e-5)
     assert metrics["policy/tis_capped"] == pytest.approx(float((weight == 1.5).double().mean()))
 
 
 def test_a_token_that_no_sampler_drew_counts_once(model):
-    batch, labels, _ = _label(model, tis_cap=1.5, action_mask=False)
+    batch, inputs, _ = _prepare(model, tis_cap=1.5, action_mask=False)
     read = batch.trained & ~batch.action
     assert int(read.sum()) == 1, "the tool's answer between the two turns"
-    assert labels.sampler_weight[read].tolist() == [1.0]
-    assert labels.old_logprob[read].tolist() == pytest.approx(_exact(model, batch)[read].tolist(), abs=1e-5)
+    assert inputs.sampler_weight[read].tolist() == [1.0]
+    assert inputs.old_logprob[read].tolist() == pytest.approx(_exact(model, batch)[read].tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [("turn", [2, 3, 1, 2]), ("trajectory", [5, 3])])
 def test_a_turn_or_a_trajectory_shares_its_ratio_whatever_its_rows(model, ratio, expected):
-    batch, labels, _ = _label(model, form="gspo", ratio=ratio)
-    _, counts = torch.unique_consecutive(labels.segment[batch.action], return_counts=True)
+    batch, inputs, _ = _prepare(model, form="gspo", ratio=ratio)
+    _, counts = torch.unique_consecutive(inputs.segment[batch.action], return_counts=True)
     assert counts.tolist() == expected
-    assert len(labels.segment[batch.action].unique()) == len(expected)
+    assert len(inputs.segment[batch.action].unique()) == len(expected)
 
 
 def test_turn_gae_teaches_the_critic_where_turns_begin(model):
     critic = Critic(model)
     torch.nn.init.constant_(critic.head.bias, 0.25)
     settings = CreditSettings(estimator="turn-gae", whiten=False)
-    batch, labels, metrics = _label(model, critic=critic, credit=settings)
-    assert batch.ids[labels.value_mask].tolist() == [3, 6, 9, 6]
-    assert labels.value_target[labels.value_mask].tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0])
-    assert labels.advantage[batch.action].tolist() == pytest.approx([0.75] * 5 + [-0.25] * 3)
+    batch, inputs, metrics = _prepare(model, critic=critic, credit=settings)
+    assert batch.ids[inputs.value_mask].tolist() == [3, 6, 9, 6]
+    assert inputs.value_target[inputs.value_mask].tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    assert inputs.advantage[batch.action].tolist() == pytest.approx([0.75] * 5 + [-0.25] * 3)
     assert metrics["critic/value_mean"] == pytest.approx(0.25)
     assert metrics["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_token_level_gae_teaches_it_everywhere(model):
-    _, labels, _ = _label(model, critic=Critic(model), credit=CreditSettings(estimator="gae"))
-    assert labels.value_mask is None
+    _, inputs, _ = _prepare(model, critic=Critic(model), credit=CreditSettings(estimator="gae"))
+    assert inputs.value_mask is None

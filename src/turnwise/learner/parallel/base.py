@@ -1,0 +1,119 @@
+"""What the learner asks about the processes it is spread over, and the answers of a process that trains alone.
+
+Invariant: every rank makes the same calls in the same order, and after `prepare` all train the same weights. A rank runs
+its share of the rows, with loss weights normalised over all of them, and gradients are *summed*: so there is no average
+of averages, no row is added to make shares even, and the number of ranks, which only this room asks for, changes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import nn
+
+T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
+
+
+class Parallel(Protocol):
+    """How weights, rows, gradients and checkpoints are spread; a sharded learner implements the same calls."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which samples, records and writes."""
+        ...
+
+    def prepare(self, module: M) -> M:
+        """A module ready to be trained by all ranks, with rank 0's weights; to be called before an optimizer is made."""
+        ...
+
+    def share(self, sizes: Sequence[int]) -> list[int]:
+        """Which of these pieces of work, by index, this rank does; `sizes` are tokens. A share may be empty."""
+        ...
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Adds up the ranks' tensors, in place, on every rank."""
+        ...
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Adds up the ranks' gradients, in place, on every rank; one that no rank has stays absent."""
+        ...
+
+    def clip_gradients(self, parameters: Iterable[torch.Tensor], limit: float) -> torch.Tensor:
+        """Scales summed gradients down to this norm and returns the norm [] they had; nothing waits for the device."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank; for small values that pickle."""
+        ...
+
+    def broadcast(self, value: T | None) -> T:
+        """Rank 0's value on every rank, its tensors on the CPU; what other ranks pass is ignored."""
+        ...
+
+    def agree(self, fingerprint: Callable[[], str]) -> bool:
+        """Whether the fingerprint is the same on every rank."""
+        ...
+
+    def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
+        """A checkpoint's state with every tensor in full; rank 0's is the one to write."""
+        ...
+
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        ...
+
+    def leave(self) -> None:
+        """Ends the exchange with the other ranks."""
+        ...
+
+
+class SingleProcess:
+    """One process: all rows are its own, and nothing is exchanged."""
+
+    rank = 0
+    world = 1
+    is_main = True
+
+    def prepare(self, module: M) -> M:
+        return module
+
+    def share(self, sizes: Sequence[int]) -> list[int]:
+        return list(range(len(sizes)))
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        pass
+
+    def clip_gradients(self, parameters: Iterable[torch.Tensor], limit: float) -> torch.Tensor:
+        return nn.utils.clip_grad_norm_(parameters, limit)
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+    def broadcast(self, value: T | None) -> T:
+        assert value is not None, "rank 0 has a value"
+        return value
+
+    def agree(self, fingerprint: Callable[[], str]) -> bool:
+        return True
+
+    def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
+        return dict(state)
+
+    def barrier(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+SINGLE = SingleProcess()
