@@ -16,6 +16,7 @@ from turnwise.settings import KeyPath, Recipe, leaves, parse_settings, rank_valu
 from turnwise.spelling import suggest
 from turnwise.training.callbacks import Callback
 from turnwise.training.evaluate import run_evaluation
+from turnwise.training.launch import launch
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
 
@@ -57,15 +58,19 @@ def train(
     if named:
         sections["callbacks"] = named
     config = _resolve("turnwise.train(...)", config, env, model, algorithm, sections)
-    return run_training(
-        config,
-        run,
-        resume=resume,
-        env=_env_at_hand(env),
-        tasks=tasks,
-        display=display,
-        callbacks=[one for one in callbacks if not isinstance(one, Mapping)],
+    trained = launch(
+        lambda learners: run_training(
+            config,
+            run,
+            resume=resume,
+            env=_env_at_hand(env),
+            tasks=tasks,
+            display=display,
+            callbacks=[one for one in callbacks if not isinstance(one, Mapping)],
+            learners=learners,
+        )
     )
+    return trained or RunDirectory(Path(run))  # a process that followed did not write it
 
 
 def evaluate(

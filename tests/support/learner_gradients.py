@@ -16,6 +16,7 @@ from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.learner import Learner
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, DataParallel
+from turnwise.learner.parallel.data_parallel import _pack, _Unpickler
 from turnwise.learner.settings import LearnerSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.oracle import TEMPERATURE, WORLDS, TableCritic, consult, wrong_values
@@ -61,7 +62,15 @@ class ThreadRanks(DataParallel):
     def sum_(self, tensor):
         return tensor.copy_(sum(self.gather(tensor.clone())))
 
+    def broadcast(self, value):
+        packed, tensors = self.gather(_pack(value))[0]
+        return _Unpickler(packed, [tensor.clone() for tensor in tensors]).load()
+
     def prepare(self, module):
+        for tensor, from_rank_0 in zip(
+            module.state_dict().values(), self.gather(module.state_dict())[0].values(), strict=True
+        ):
+            tensor.copy_(from_rank_0)
         return module
 
     def sum_gradients(self, parameters):

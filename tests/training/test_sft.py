@@ -12,8 +12,8 @@ from transformers import LlamaConfig
 from turnwise.envs.base import Env
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError, EnvError
-from turnwise.learner.optimizer import OptimizerSettings
-from turnwise.learner.sft import SFTSettings
+from turnwise.learner.group import LearnerGroup
+from turnwise.learner.settings import OptimizerSettings, SFTSettings
 from turnwise.models.small import SmallSettings, build_small, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
@@ -268,7 +268,7 @@ def test_the_loss_is_the_weighted_mean_of_what_was_said_and_what_was_read(weight
     cost = {t: -float(logprob[t - 1, IDS[t]]) for t in range(1, len(IDS))}
     said, read = (sum(cost[t] for t in TARGETS[who]) for who in ("said", "read"))
     settings = SFTSettings(batch=1, context_weight=weight, optimizer=OptimizerSettings(lr=0.1, max_grad_norm=None))
-    [metrics] = run_sft(table, [by_hand(*EPISODE)], settings, seed=0)
+    [metrics] = run_sft(LearnerGroup(model=table), [by_hand(*EPISODE)], settings, seed=0)
     assert metrics["sft/loss"] == pytest.approx((said + weight * read) / (3 + weight * 3), rel=1e-5)
     assert metrics["sft/tokens"] == 8
     # d loss / d logits = share of the target × (softmax − one-hot), row by row.
@@ -289,7 +289,7 @@ def test_every_token_of_a_batch_weighs_the_same_however_long_its_demonstration()
     cost = -table.logits.detach().log_softmax(-1)  # [W, V]
     short, long = by_hand(((1,), (2,))), by_hand(((1,), (3, 4, 5)))
     expected = (cost[0, 2] + cost[0, 3] + cost[1, 4] + cost[2, 5]) / 4
-    [metrics] = run_sft(table, [short, long], SFTSettings(batch=2), seed=0)
+    [metrics] = run_sft(LearnerGroup(model=table), [short, long], SFTSettings(batch=2), seed=0)
     assert metrics["sft/loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -299,7 +299,9 @@ def test_the_size_of_micro_batches_changes_nothing():
     for budget in (1, 12, 10_000):
         table = Table(len(IDS))
         settings = SFTSettings(batch=3, epochs=2, context_weight=0.5, tokens_per_microbatch=budget)
-        losses = [metrics["sft/loss"] for metrics in run_sft(table, demonstrations, settings, seed=0)]
+        losses = [
+            metrics["sft/loss"] for metrics in run_sft(LearnerGroup(model=table), demonstrations, settings, seed=0)
+        ]
         results.append(([pytest.approx(loss, rel=1e-5) for loss in losses], table.logits.detach()))
     assert results[0][0] == results[1][0] == results[2][0]
     assert torch.allclose(results[0][1], results[2][1], atol=1e-6)
@@ -309,7 +311,7 @@ def test_a_demonstration_that_failed_teaches_nothing():
     table = Table(len(IDS))
     before = table.logits.detach().clone()
     failed = by_hand(*EPISODE, stop=StopReason.ENV_FAILED)
-    [metrics] = run_sft(table, [failed], SFTSettings(batch=1), seed=0)
+    [metrics] = run_sft(LearnerGroup(model=table), [failed], SFTSettings(batch=1), seed=0)
     assert (metrics["sft/loss"], metrics["sft/tokens"]) == (0.0, 0.0)
     assert torch.equal(table.logits, before)
 
@@ -320,7 +322,9 @@ def test_imitation_lowers_the_loss_of_a_real_model_and_a_seed_repeats_it():
     curves = []
     for _ in range(2):
         model = build_small(SMALL, TOKENIZER, seed=0)
-        curves.append([metrics["sft/loss"] for metrics in run_sft(model, demonstrations, settings, seed=4)])
+        curves.append(
+            [metrics["sft/loss"] for metrics in run_sft(LearnerGroup(model=model), demonstrations, settings, seed=4)]
+        )
     losses = curves[0]
     assert len(losses) == 25
     assert losses[0] == pytest.approx(math.log(len(TOKENIZER)), abs=0.7), "an untrained model knows nothing"
@@ -335,4 +339,4 @@ def test_steps_cover_every_demonstration(demonstrations, batch, epochs, steps):
     settings = SFTSettings(batch=batch, epochs=epochs)
     assert count_sft_steps(demonstrations, settings) == steps
     given = [by_hand(((1,), (2,)))] * demonstrations
-    assert len(list(run_sft(Table(2), given, settings, seed=0))) == steps
+    assert len(list(run_sft(LearnerGroup(model=Table(2)), given, settings, seed=0))) == steps

@@ -139,11 +139,21 @@ def _train(options: argparse.Namespace) -> int:
     ledger = Ledger()
     with ledger.spend("prepare"):
         from turnwise.config import load_config
+        from turnwise.learner.group import LearnerGroup
+        from turnwise.runs import RunDirectory
+        from turnwise.training.launch import launch
         from turnwise.training.trainer import run_training
 
-        config = load_config(options.recipe, options.overrides)
     run = options.run or Path("runs") / Path(options.recipe).stem
-    directory = run_training(config, run, resume=options.resume, ledger=ledger)
+
+    def train(learners: LearnerGroup) -> RunDirectory:
+        with ledger.spend("prepare"):
+            config = load_config(options.recipe, options.overrides)
+        return run_training(config, run, resume=options.resume, ledger=ledger, learners=learners)
+
+    directory = launch(train)
+    if directory is None:  # a process that followed; rank 0 says where the run is
+        return 0
     _say(f"The report is in {directory.path / 'report.html'}")
     _say(f"The run is in {directory.path}; evaluate it with: turnwise eval {directory.path}")
     return 0

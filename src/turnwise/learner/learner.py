@@ -161,8 +161,8 @@ class Learner:
             )
 
     def learn(self, batch: Batch, *, seed: int) -> Update:
-        """Learns from a batch, the same one on every rank, and counts one version up."""
-        with self.accounted(), on_one_thread(self._device):
+        """Learns from a batch, the same one on every rank, and counts one version up; `accounted` is the caller's."""
+        with on_one_thread(self._device):
             assert self.parallel.agree(lambda: self._fingerprint(batch)), (
                 "every rank begins an update with the same groups and the same weights"
             )

@@ -61,8 +61,18 @@ class LoadedModel:
         return device
 
 
-def load_model(settings: ModelSettings, *, seed: int, texts: Callable[[], Iterable[str]]) -> LoadedModel:
-    """Gets the model that the settings name. `texts` is called for the built-in alone, to train its tokenizer."""
+def load_model(
+    settings: ModelSettings,
+    *,
+    seed: int,
+    texts: Callable[[], Iterable[str]] = tuple,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+) -> LoadedModel:
+    """Loads the model that the settings name.
+
+    `texts` is called for the built-in model alone, to train its tokenizer, unless that is given: a process that joins
+    a run takes rank 0's.
+    """
     device = _find_device(settings.device)
     if settings.lora is not None:
         require_peft()
@@ -70,8 +80,10 @@ def load_model(settings: ModelSettings, *, seed: int, texts: Callable[[], Iterab
         _require_pretrained("model.tokenizer", settings.tokenizer, "tokenizer_config.json")
     dtype: torch.dtype = getattr(torch, settings.dtype)
     if settings.name == SMALL:
-        tokenizer = _load_tokenizer(settings.tokenizer) if settings.tokenizer else None
-        tokenizer = tokenizer or train_tokenizer(texts(), settings.small)
+        if tokenizer is None and settings.tokenizer:
+            tokenizer = _load_tokenizer(settings.tokenizer)
+        if tokenizer is None:
+            tokenizer = train_tokenizer(texts(), settings.small)
         model = build_small(settings.small, tokenizer, seed=seed).to(dtype)
     else:
         model, tokenizer = _load_pretrained(settings, dtype)

@@ -8,16 +8,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from turnwise.agents import DemonstratingExpert
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
-from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import SFTSettings
-from turnwise.learner.sft import sft_step
 from turnwise.render.base import Render
 from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.seeds import derive_seed
@@ -66,30 +62,16 @@ def read_chats(path: str, render: Render) -> list[Trajectory]:
 
 
 def run_sft(
-    model: nn.Module,
-    demonstrations: Sequence[Trajectory],
-    settings: SFTSettings,
-    *,
-    seed: int,
-    autocast: torch.dtype | None = None,
+    learners: LearnerGroup, demonstrations: Sequence[Trajectory], settings: SFTSettings, *, seed: int
 ) -> Iterator[dict[str, float]]:
     """Trains the model in place, one optimizer step per value: `{"sft/loss": 1.7, "sft/grad_norm": .4, ...}`."""
     steps = count_sft_steps(len(demonstrations), settings)
-    optimizer = Optimizer(model, settings.optimizer, total_steps=steps)
+    learners.begin_sft(settings, total_steps=steps)
     order = Shuffled(demonstrations, per_step=settings.batch, seed=derive_seed(seed, "imitation"))
     for step in range(steps):
         groups = [Group(task=one.task, trajectories=(one,)) for one in order.draw(step)]
         batch = Batch.of(groups, action_mask=settings.context_weight == 0)
-        metrics = sft_step(
-            model,
-            batch,
-            optimizer,
-            step=step,
-            token_budget=settings.tokens_per_microbatch,
-            context_weight=settings.context_weight,
-            autocast=autocast,
-        )
-        yield metrics | {"sft/tokens": float(len(batch.ids))}
+        yield learners.sft_step(batch, step=step) | {"sft/tokens": float(len(batch.ids))}
 
 
 def count_sft_steps(demonstrations: int, settings: SFTSettings) -> int:

@@ -17,7 +17,8 @@ from turnwise.envs.base import Env
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.forward_runner import ForwardRunner, seeded
-from turnwise.learner.learner import Learner, Update
+from turnwise.learner.group import LearnerGroup
+from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
 from turnwise.rollout import RolloutBatch, RolloutCollector, Shuffled
@@ -36,6 +37,7 @@ from turnwise.settings import dump_settings
 from turnwise.stability import Controller, Decision, Information, measure_health, select
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
+from turnwise.training.launch import single_process
 from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
@@ -53,13 +55,15 @@ def run_training(
     tasks: Sequence[Task] | None = None,
     display: Display | None = None,
     ledger: Ledger | None = None,
+    learners: LearnerGroup | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunDirectory:
     """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint.
 
     A `ledger` that was begun earlier includes the time before this call; `callbacks` join those that the config names.
+    `learners` are those of all processes.
     """
-    ledger = ledger or Ledger()
+    ledger, learners = ledger or Ledger(), learners or single_process()
     with ExitStack() as stack:
         with ledger.spend("prepare"):
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
@@ -67,6 +71,7 @@ def run_training(
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
             if not resume:
                 _require_demonstrations(config, parts)
+            learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             stack.enter_context(reduced_gc())
         shown = stack.enter_context(display or make_display())
@@ -83,7 +88,7 @@ def run_training(
         with ledger.spend("prepare"):
             observers.on_run_begin(config, directory)
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
-        runner.run(Trainer(config, parts, directory, recorder).run())
+        runner.run(Trainer(config, parts, learners, directory, recorder).run())
     return directory
 
 
@@ -100,8 +105,16 @@ def _require_demonstrations(config: Config, parts: Components) -> None:
 class Trainer:
     """One run: its parts, its learner, and the decision in force."""
 
-    def __init__(self, config: Config, parts: Components, directory: RunDirectory, recorder: Recorder) -> None:
-        self.config, self.parts, self.recorder, self.ledger = config, parts, recorder, parts.ledger
+    def __init__(
+        self,
+        config: Config,
+        parts: Components,
+        learners: LearnerGroup,
+        directory: RunDirectory,
+        recorder: Recorder,
+    ) -> None:
+        self.config, self.parts, self.learners = config, parts, learners
+        self.recorder, self.ledger = recorder, parts.ledger
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
         self.collector = RolloutCollector(
             parts.policy(config.rollout),
@@ -138,7 +151,7 @@ class Trainer:
                 self._save(step, learner)
         self.recorder.finish(step)
 
-    async def _begin(self) -> tuple[Learner, int]:
+    async def _begin(self) -> tuple[LearnerGroup, int]:
         """Where training starts: at the last checkpoint, or after the SFT of a new run."""
         last = self.checkpoints.latest()
         if last is not None:
@@ -197,7 +210,7 @@ class Trainer:
         )
         return measure_information(parts.loaded.model, replies, runner, context_limit=parts.loaded.context_limit)
 
-    def _apply(self, decision: Decision, learner: Learner) -> Learner:
+    def _apply(self, decision: Decision, learner: LearnerGroup) -> LearnerGroup:
         """The learner under the decision: another one after an action, on other weights after a rollback."""
         action = decision.action
         if action is None:
@@ -214,7 +227,7 @@ class Trainer:
         demonstrations = await self._demonstrations(seed)
         self.recorder.record_demonstrations(demonstrations)
         self.recorder.start_stage("cold start", count_sft_steps(len(demonstrations), settings))
-        losses = run_sft(parts.loaded.model, demonstrations, settings, seed=seed, autocast=parts.autocast)
+        losses = run_sft(self.learners, demonstrations, settings, seed=seed)
         with seeded(derive_seed(seed, "dropout"), parts.loaded.device):
             for step, metrics in enumerate(losses, 1):
                 self.recorder.record_sft_step(step, metrics)
@@ -257,7 +270,7 @@ class Trainer:
         left, which a resumed run would not have; sums would round differently."""
         await self.parts.engine.load(self.parts.loaded.model.state_dict(), version)
 
-    def _restore(self, checkpoint: Path) -> tuple[Learner, int]:
+    def _restore(self, checkpoint: Path) -> tuple[LearnerGroup, int]:
         state = self._load_checkpoint(checkpoint)
         step = state["step"]
         assert isinstance(step, int)
@@ -277,31 +290,26 @@ class Trainer:
             load_weights(self.parts.loaded.model, checkpoint / "model")
             return load_state(checkpoint / "state.pt")
 
-    def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> Learner:
+    def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> LearnerGroup:
         """A learner under the decision in force; with `state`, it continues from the run's earlier learners."""
         algorithm, settings = self.decision.settings, self.config.learner
         warmup = max(settings.critic.warmup, self.decision.critic_warmup_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})
         with self.ledger.spend("prepare"):
-            learner = Learner(
-                self.parts.loaded.model,
+            self.learners.make_learner(
                 settings=settings.model_copy(update={"critic": critic}),
                 credit=algorithm.credit,
                 loss=algorithm.loss,
                 temperature=self.config.rollout.temperature,
                 total_steps=self.config.steps,
-                device=self.parts.loaded.device,
-                autocast=self.parts.autocast,
-                ledger=self.ledger,
             )
         if state is not None:
-            own = learner.state_dict()
-            learner.load_state_dict({**own, **state})
-            learner.version = version
+            own = self.learners.state_dict()
+            self.learners.load_state_dict({**own, **state, "version": version})
             self.inactive_state = {name: part for name, part in state.items() if name not in own}
-        return learner
+        return self.learners
 
-    def _save(self, step: int, learner: Learner) -> None:
+    def _save(self, step: int, learner: LearnerGroup) -> None:
         assert not self.waiting, "samples that wait would be lost"
         state = {
             "step": step,

@@ -1,8 +1,8 @@
 """What the learner asks about the processes it is spread over, and the answers of a process that trains alone.
 
-Invariant: every rank makes the same calls in the same order, and after `prepare` all train the same weights. A rank runs
-its share of the rows, with loss weights normalised over all of them, and gradients are *summed*: so there is no average
-of averages, no row is added to make shares even, and the number of ranks, which only this room asks for, changes nothing.
+Invariant: every rank makes the same calls in the same order, and after `prepare` all train the same weights. A rank
+runs its share of the rows, with loss weights normalised over all of them, and gradients are *summed*: so there is no
+average of averages, no row is added to make shares even, and the number of ranks changes no update.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Parallel(Protocol):
         ...
 
     def prepare(self, module: M) -> M:
-        """A module ready to be trained by all ranks, with rank 0's weights; to be called before an optimizer is made."""
+        """A module ready to be trained by all ranks, with rank 0's weights; call it before making an optimizer."""
         ...
 
     def share(self, sizes: Sequence[int]) -> list[int]:

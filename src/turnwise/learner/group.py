@@ -1,0 +1,205 @@
+"""The learners of all processes as one: rank 0 drives, and the other ranks repeat its calls on a model of their own.
+
+Invariant: only rank 0 has an engine, environments, a controller and a run directory, and it alone decides what comes
+next; the other ranks know nothing of a run but the calls they receive, so no two processes can race on its files.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from turnwise.credit.settings import CreditSettings
+from turnwise.learner.batch import Batch
+from turnwise.learner.learner import Learner, Update
+from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.parallel import SINGLE, Parallel
+from turnwise.learner.settings import LearnerSettings, SFTSettings
+from turnwise.learner.sft import sft_step
+from turnwise.losses.settings import LossSettings
+from turnwise.models.loading import LoadedModel, load_model
+from turnwise.models.settings import ModelSettings
+from turnwise.types import Group
+
+if TYPE_CHECKING:
+    from turnwise.ledger import Ledger
+
+T = TypeVar("T")
+
+
+class LearnerWorker:
+    """One process's model and what trains it; every rank has one, and all make the same calls on it."""
+
+    learner: Learner
+
+    def __init__(self, parallel: Parallel, model: nn.Module | None = None, ledger: "Ledger | None" = None) -> None:
+        self.parallel, self.ledger = parallel, ledger
+        self._model = model
+        self._sft: tuple[SFTSettings, Optimizer] | None = None
+        self.autocast: torch.dtype | None = None
+        self.stopped = False
+
+    def load_model(
+        self, settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, *, seed: int, autocast: torch.dtype | None
+    ) -> None:
+        """Loads this rank's copy of the model; rank 0 has its own already, which its engine samples from."""
+        self.autocast = autocast
+        if self._model is None:
+            self._model = load_model(settings, seed=seed, tokenizer=tokenizer).model
+
+    @property
+    def model(self) -> nn.Module:
+        assert self._model is not None, "the model is loaded first"
+        return self._model
+
+    def make_learner(
+        self,
+        *,
+        settings: LearnerSettings,
+        credit: CreditSettings,
+        loss: LossSettings,
+        temperature: float,
+        total_steps: int,
+    ) -> None:
+        self._sft = None  # its moments are as large as the model
+        self.learner = Learner(
+            self.model,
+            settings=settings,
+            credit=credit,
+            loss=loss,
+            temperature=temperature,
+            total_steps=total_steps,
+            device=next(self.model.parameters()).device,
+            autocast=self.autocast,
+            parallel=self.parallel,
+            ledger=self.ledger,
+        )
+
+    def learn(self, batch: Batch, *, seed: int) -> Update:
+        return self.learner.learn(batch, seed=seed)
+
+    def state_dict(self) -> dict[str, object]:
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.learner.load_state_dict(state)
+
+    def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
+        module = self.parallel.prepare(self.model)
+        self._sft = settings, Optimizer(module, settings.optimizer, total_steps=total_steps, parallel=self.parallel)
+
+    def sft_step(self, batch: Batch, *, step: int) -> dict[str, float]:
+        assert self._sft is not None, "begin_sft comes first"
+        settings, optimizer = self._sft
+        return sft_step(
+            self.model,
+            batch,
+            optimizer,
+            step=step,
+            token_budget=settings.tokens_per_microbatch,
+            context_weight=settings.context_weight,
+            autocast=self.autocast,
+            parallel=self.parallel,
+        )
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class LearnerGroup:
+    """Rank 0's handle on every rank's learner; in one process, a learner like any other.
+
+    Used as a context, it lets the other ranks go at its end.
+    """
+
+    def __init__(self, parallel: Parallel = SINGLE, model: nn.Module | None = None) -> None:
+        assert parallel.is_main, "the other ranks follow"
+        self._parallel = parallel
+        self._worker = LearnerWorker(parallel, model)
+        self._in_call = False
+
+    def __enter__(self) -> "LearnerGroup":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        # Within a call the others wait for its sums, not for the next call: they notice when this process leaves.
+        if not self._in_call:
+            self._parallel.broadcast(LearnerWorker.stop)
+
+    def load_model(
+        self,
+        loaded: LoadedModel,
+        settings: ModelSettings,
+        *,
+        seed: int,
+        autocast: torch.dtype | None = None,
+        ledger: "Ledger | None" = None,
+    ) -> None:
+        """Takes the model that is trained; the other ranks load theirs by the same settings."""
+        self._worker = LearnerWorker(self._parallel, loaded.model, ledger)
+        self._run(
+            partial(
+                LearnerWorker.load_model, settings=settings, tokenizer=loaded.tokenizer, seed=seed, autocast=autocast
+            )
+        )
+
+    def make_learner(
+        self,
+        *,
+        settings: LearnerSettings,
+        credit: CreditSettings,
+        loss: LossSettings,
+        temperature: float,
+        total_steps: int,
+    ) -> None:
+        """Replaces the learner by a new one on every rank, all with rank 0's weights."""
+        self._run(
+            partial(
+                LearnerWorker.make_learner,
+                settings=settings,
+                credit=credit,
+                loss=loss,
+                temperature=temperature,
+                total_steps=total_steps,
+            )
+        )
+
+    def update(self, groups: Sequence[Group], *, seed: int) -> Update:
+        """Learns from groups sampled by this policy, each rank from its share of the rows."""
+        learner = self._worker.learner
+        with learner.accounted():
+            return self._run(partial(LearnerWorker.learn, batch=learner.lay_out(groups), seed=seed))
+
+    def state_dict(self) -> dict[str, object]:
+        """The learner's state for a checkpoint, in full."""
+        return self._run(LearnerWorker.state_dict)
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self._run(partial(LearnerWorker.load_state_dict, state=dict(state)))
+
+    def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
+        """Makes the optimizer of supervised fine-tuning."""
+        self._run(partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps))
+
+    def sft_step(self, batch: Batch, *, step: int) -> dict[str, float]:
+        """One optimizer step on a batch of demonstrations, each rank on its share of the rows."""
+        return self._run(partial(LearnerWorker.sft_step, batch=batch, step=step))
+
+    def _run(self, call: Callable[[LearnerWorker], T]) -> T:
+        """Makes a call on every rank at once, and returns this rank's result."""
+        self._in_call = True  # and so it stays, should the call fail
+        self._parallel.broadcast(call)
+        result = call(self._worker)
+        self._in_call = False
+        return result
+
+
+def follow(parallel: Parallel) -> None:
+    """Repeats rank 0's calls until it lets this rank go."""
+    worker = LearnerWorker(parallel)
+    while not worker.stopped:
+        call: Callable[[LearnerWorker], object] = parallel.broadcast(None)
+        call(worker)

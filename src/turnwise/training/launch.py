@@ -1,0 +1,41 @@
+"""Where training runs: in this process, or in all that torchrun started.
+
+Invariant: rank 0 runs the training and owns its run directory; every other rank only follows its learner. When a rank
+fails, the others end too, each with one line.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from turnwise.errors import ConfigError
+from turnwise.learner.group import LearnerGroup, follow
+from turnwise.learner.parallel import join
+from turnwise.seeds import derive_seed
+
+T = TypeVar("T")
+
+
+def launch(train: Callable[[LearnerGroup], T]) -> T | None:
+    """Runs `train` on rank 0 with the learners of all ranks; returns None on the others, when it has ended."""
+    parallel = join()
+    try:
+        if not parallel.is_main:
+            logging.getLogger("turnwise").setLevel(logging.ERROR)  # rank 0 warns for all
+            torch.manual_seed(derive_seed("follower", parallel.rank))  # dropout in SFT, which every rank draws apart
+            follow(parallel)
+            return None
+        with LearnerGroup(parallel) as learners:
+            return train(learners)
+    finally:
+        parallel.leave()
+
+
+def single_process() -> LearnerGroup:
+    """The learners of one process; refuses torchrun, whose processes would all write into one run directory."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("torchrun: this runs in one process: start it without torchrun, or use `turnwise train`")
+    return LearnerGroup()
