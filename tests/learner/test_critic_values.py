@@ -1,4 +1,4 @@
-"""The critic: nothing promised at first, a trunk of its own, and values that no layout changes."""
+"""The critic: nothing promised at first, a backbone of its own, and values that no layout changes."""
 
 import torch
 

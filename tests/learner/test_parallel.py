@@ -88,6 +88,11 @@ def _work(rank, port, folder):
     results["broadcast"] = parallel.broadcast({"rank": rank, "tensors": [torch.arange(3.0) + rank, torch.tensor(rank)]})
     results["prepared"] = _prepared(parallel)
     parallel.leave()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        again = join()
+    results["again"] = again.sum_(torch.tensor(rank + 1.0))
+    again.leave()
     torch.save(results, f"{folder}/{rank}.pt")
 
 
@@ -99,6 +104,10 @@ def both(tmp_path_factory):
         port = door.getsockname()[1]
     torch.multiprocessing.spawn(_work, args=(port, str(folder)), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def test_they_can_leave_and_join_again(both):
+    assert [one["again"].item() for one in both] == [3.0, 3.0]
 
 
 def test_they_know_each_other(both):

@@ -62,6 +62,9 @@ class ThreadRanks(DataParallel):
     def sum_(self, tensor):
         return tensor.copy_(sum(self.gather(tensor.clone())))
 
+    def barrier(self):
+        self.meeting.barrier.wait(60)
+
     def broadcast(self, value):
         packed, tensors = self.gather(_pack(value))[0]
         return _Unpickler(packed, [tensor.clone() for tensor in tensors]).load()

@@ -5,6 +5,7 @@ next; the other ranks know nothing of a run but the calls they receive, so no tw
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from turnwise.credit.settings import CreditSettings
+from turnwise.errors import TurnwiseError
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner, Update
 from turnwise.learner.optimizer import Optimizer
@@ -127,7 +129,9 @@ class LearnerGroup:
     def __exit__(self, *raised: object) -> None:
         # Within a call the others wait for its sums, not for the next call: they notice when this process leaves.
         if not self._in_call:
-            self._parallel.broadcast(LearnerWorker.stop)
+            with nullcontext() if raised[0] is None else suppress(TurnwiseError):
+                self._parallel.broadcast(LearnerWorker.stop)
+                self._parallel.barrier()
 
     def load_model(
         self,
@@ -203,3 +207,4 @@ def follow(parallel: Parallel) -> None:
     while not worker.stopped:
         call: Callable[[LearnerWorker], object] = parallel.broadcast(None)
         call(worker)
+    parallel.barrier()

@@ -4,7 +4,9 @@ Invariant: every rank knows the whole batch; after a sum every rank has the same
 This is the only module that touches torch.distributed. A rank that waits for one that died ends with one line.
 """
 
+import functools
 import io
+import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +18,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch does not list them
+from torch.distributed.rendezvous import rendezvous
 
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.learner.parallel.base import SINGLE, Parallel
@@ -25,6 +29,8 @@ M = TypeVar("M", bound=nn.Module)
 
 _TIMEOUT = timedelta(hours=2)
 """How long a rank waits for the others: rank 0 may be sampling or evaluating for all."""
+_joined = itertools.count()
+"""How often this process has joined others."""
 
 
 def join() -> Parallel:
@@ -38,9 +44,24 @@ def join() -> Parallel:
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(_own_gpu(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()))
-    with _peers_alive():
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+    try:
+        store, rank, world = _meet()
+        # A prefix of its own each time: in one store, a second group would find the addresses of the first.
+        store = PrefixStore(f"turnwise-{next(_joined)}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+    except RuntimeError as error:
+        raise TurnwiseError(f"torchrun: its processes cannot reach each other ({_first_line(error)})") from error
     return DataParallel(rank=dist.get_rank(), world=dist.get_world_size())
+
+
+@functools.cache
+def _meet() -> tuple[Store, int, int]:
+    """The store through which processes find each other, this one's rank, and how many there are.
+
+    Kept for as long as the process lives: where rank 0 serves the store, others may still be reading it.
+    """
+    store, rank, world = next(rendezvous("env://", timeout=_TIMEOUT))
+    return store, rank, world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +203,14 @@ _SIGNS_OF_A_DEAD_PEER = ("Connection closed by peer", "Connection reset by peer"
 
 
 def _gone(error: BaseException) -> TurnwiseError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return TurnwiseError(
-        f"another process of this run has ended ({reason}): its own message says why; continue with --resume"
+        f"another process of this run has ended ({_first_line(error)}): its own message says why; "
+        "continue with --resume"
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _own_gpu(local_rank: int, gpus: int) -> int:
