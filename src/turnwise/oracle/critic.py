@@ -1,6 +1,6 @@
-"""A critic that says what it is told to: exact values, wrong ones, any table from contexts to numbers.
+"""A critic with given values: exact ones, wrong ones, any table from contexts to numbers.
 
-Invariant: it is read like the learner's own, through padded and packed rows, so that nothing but its words differs.
+Invariant: it is read like the learner's own, through padded and packed rows, so that only its values differ.
 Shapes: B rows padded to W, or B = 1 and rows end to end.
 """
 
@@ -13,18 +13,18 @@ from turnwise.seeds import derive_seed
 
 
 class TableCritic(Critic):
-    """Says `values[row so far]` after each token, and 0 after what the table does not know, such as padding."""
+    """Predicts `values[row so far]` after each token, and 0 for contexts not in the table, such as padding."""
 
     def __init__(self, values: Values) -> None:
         nn.Module.__init__(self)  # it has no backbone, which is what `Critic` would make
         self.values = values
         self.offset = nn.Parameter(torch.zeros((), dtype=torch.double))
-        """Added to every word: something for an optimizer to hold, and a gradient to look at."""
+        """Added to every value: a parameter for the optimizer, with a gradient to compare."""
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         where = torch.arange(ids.shape[1]).expand_as(ids) if positions is None else positions  # [B, W]
-        said = [self._read(*row) for row in zip(ids.tolist(), where.tolist(), strict=True)]
-        return torch.tensor(said, dtype=torch.double, device=ids.device) + self.offset  # [B, W]
+        values = [self._read(*row) for row in zip(ids.tolist(), where.tolist(), strict=True)]
+        return torch.tensor(values, dtype=torch.double, device=ids.device) + self.offset  # [B, W]
 
     def _read(self, ids: list[int], positions: list[int]) -> list[float]:
         return [
@@ -33,7 +33,7 @@ class TableCritic(Critic):
 
 
 def wrong_values(oracle: Oracle) -> Values:
-    """Half the truth, and an error of its own in every context, of about the size of a reward."""
+    """Half the exact value, plus an error in every context of about the size of a reward."""
     return {context: 0.5 * value + _error(context) for context, value in oracle.values.items()}
 
 

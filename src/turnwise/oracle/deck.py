@@ -1,7 +1,7 @@
 """Every episode of a world laid out once, to be dealt into as many batches as an expectation needs.
 
-Invariant: what is dealt is what `Batch.of` and `Batch.episodes` would have made of the same groups; only faster.
-Shapes: n episodes of the world; D batches of G groups of M members; N credited tokens of what is dealt, T trajectories;
+Invariant: a dealt batch equals what `Batch.of` and `Batch.episodes` make of the same groups; only faster.
+Shapes: n episodes of the world; D batches of G groups of M members; N credited tokens dealt, T trajectories;
 C·V the oracle's choices.
 """
 
@@ -25,20 +25,20 @@ _AT_ONCE = 2**19
 
 
 class Deck:
-    """The credited tokens of every episode, each with its choice, and the critic's word where there is one."""
+    """The credited tokens of every episode, each with its choice, and critic values where there is a critic."""
 
     def __init__(self, oracle: Oracle, values: Values | None = None) -> None:
         self.oracle = oracle
         batch = Batch.of([Group(task=oracle.trajectories[0].task, trajectories=tuple(oracle.trajectories))])
         runner = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=4096)
-        said = None if values is None else runner.state_values(TableCritic(values), batch)
-        self.episodes = batch.episodes(batch.reward, said)
+        state_value = None if values is None else runner.state_values(TableCritic(values), batch)
+        self.episodes = batch.episodes(batch.reward, state_value)
         self._length = torch.bincount(self.episodes.trajectory)  # [n]
         self._first = self._length.cumsum(0) - self._length  # [n]
         self._choice = torch.cat(oracle.choice)
 
     def push(self, members: torch.Tensor, credit: CreditSettings) -> torch.Tensor:
-        """How hard each choice is pushed [D, C·V] by batches of members [D, G, M], each the number of an episode.
+        """The summed advantage of each choice [D, C·V] in batches of members [D, G, M], each the number of an episode.
 
         The mean over the batch's trajectories of their tokens' advantages: the gradient of `loss.aggregation: fixed` by
         fixed_length 1 is this times the Jacobian.

@@ -1,8 +1,8 @@
-"""A world and a policy, and all that is true of the two: probabilities, values and the gradient itself.
+"""The exact probabilities, values and gradient of a policy in a world.
 
 Invariant: nothing here goes through batches, masks or estimators. The gradient is that of Σ p(τ)·payoff(τ) written
 out over every episode τ, in double, with p from the model's plain logits: no score-function identity, no baseline.
-Shapes: n episodes, C contexts in which the agent chooses, V vocabulary, P parameters.
+Shapes: n episodes, C contexts in which the agent acts, V vocabulary, P parameters.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ from turnwise.oracle.world import VOCABULARY, World
 from turnwise.types import Trajectory, Turn
 
 Context: TypeAlias = tuple[int, ...]
-"""What the model reads before it chooses: the row so far."""
+"""What the model reads before it samples a token: the row so far."""
 Values: TypeAlias = Mapping[Context, float]
-"""What a critic says after each context."""
+"""Critic values by context."""
 
 TEMPERATURE = 0.8
-"""The sampler's; off 1, so that whoever forgets it is found out."""
+"""The sampler's; off 1, so that code which ignores it fails."""
 _WIDTH = 8
 
 
 class Oracle:
-    """What is true of a policy in a world."""
+    """Exact quantities of a policy in a world."""
 
     def __init__(self, world: World, policy: LlamaForCausalLM) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Oracle:
         self.chance = torch.tensor([branch.chance for branch in branches], dtype=torch.double)  # [n]
         table = self._table(list(self._place)).detach()  # [C·V]
         self.probability = self._probability(table)  # [n]
-        """How often each episode happens."""
+        """The probability of each episode."""
         self.trajectories = [
             _with_logprobs(trajectory, table[choice].tolist())
             for trajectory, choice in zip(played, self.choice, strict=True)
@@ -62,7 +62,7 @@ class Oracle:
 
     @cached_property
     def values(self) -> Values:
-        """What is still to be earned after each context, in the mean, in the world that knows no limit of ours."""
+        """The expected return after each context, in the world without `max_turns`."""
         endless = Oracle(dataclasses.replace(self.world, max_turns=None), self.policy)
         mass: dict[Context, float] = defaultdict(float)
         earned: dict[Context, float] = defaultdict(float)
@@ -73,7 +73,7 @@ class Oracle:
         return {context: earned[context] / mass[context] for context in mass}
 
     def payoff(self, bootstrap: Values | None) -> torch.Tensor:
-        """[n]: what each episode earned, and where our limit cut it off also what `bootstrap` says was to come."""
+        """[n]: the return of each episode, plus the `bootstrap` value where `max_turns` truncated it."""
         return torch.tensor(
             [
                 trajectory.reward
@@ -87,7 +87,7 @@ class Oracle:
         return float(self.probability @ payoff)
 
     def gradient(self, payoff: torch.Tensor) -> torch.Tensor:
-        """[P]: of the expected payoff [n], which itself is held fixed."""
+        """[P]: of the expected payoff [n], with the payoff held fixed."""
         expected = self._probability(self._table(list(self._place))) @ payoff
         return torch.cat([part.flatten() for part in torch.autograd.grad(expected, list(self.policy.parameters()))])
 
@@ -95,7 +95,7 @@ class Oracle:
         return self.chance * torch.stack([table[choice].sum() for choice in self.choice]).exp()  # [n]
 
     def _table(self, contexts: Sequence[Context]) -> torch.Tensor:
-        """[C·V]: logprobs of every token in every context, read off unpadded rows of one length at a time."""
+        """[C·V]: logprobs of every token in every context, from unpadded rows of one length at a time."""
         found: dict[Context, torch.Tensor] = {}
         for length in {len(context) for context in contexts}:
             alike = [context for context in contexts if len(context) == length]
@@ -106,12 +106,12 @@ class Oracle:
 
 @cache
 def consult(world: World, *, seed: int = 0) -> Oracle:
-    """The oracle of a world under the policy drawn from this seed; the same one whenever it is asked for."""
+    """The oracle of a world under the policy drawn from this seed; cached."""
     return Oracle(world, draw_policy(seed))
 
 
 def draw_policy(seed: int) -> LlamaForCausalLM:
-    """A causal transformer in double, as small as they come, with opinions far from even."""
+    """A tiny causal transformer in double, with probabilities far from uniform."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=_WIDTH,
@@ -139,7 +139,7 @@ def _norm() -> nn.RMSNorm:
 
 
 def choices(trajectory: Trajectory) -> Iterator[tuple[Context, int]]:
-    """Every action token with what the agent had read and said before it in its row."""
+    """Every action token with its context: all tokens before it in its row."""
     row: Context = ()
     for turn in trajectory.turns:
         row = (*(() if turn.opens_row else row), *turn.context_ids)
@@ -149,13 +149,13 @@ def choices(trajectory: Trajectory) -> Iterator[tuple[Context, int]]:
 
 
 def last_context(trajectory: Trajectory) -> Context:
-    """What the agent would have read next, where that is known."""
+    """The context after the last token, tail included."""
     context, token = list(choices(trajectory))[-1]
     return (*context, token, *trajectory.tail_ids)
 
 
 def _rewards_to_come(trajectory: Trajectory) -> Iterator[tuple[Context, float]]:
-    """After each token that was read or said: what the trajectory earned from then on."""
+    """After each token, context or action: the return from then on."""
     row: Context = ()
     to_come = trajectory.reward
     for turn in trajectory.turns:

@@ -1,7 +1,7 @@
-"""How far an estimator's gradient is from the truth, and how much it scatters, at an equal budget of episodes.
+"""Bias and variance of an estimator's gradient at an equal budget of episodes.
 
 Invariant: only the estimator differs from one measurement to the next; the loss is the plain policy gradient, and the
-truth is the oracle's. Shapes: D batches, P parameters.
+exact gradient is the oracle's. Shapes: D batches, P parameters.
 """
 
 import math
@@ -23,7 +23,7 @@ CriticKind: TypeAlias = Literal["exact", "wrong"]
 class Moments:
     """Of the estimate g that one batch of N episodes gives, beside the exact gradient ∇J, with μ = E g.
 
-    Estimators that divide by a std have a length of their own, which counts in `bias` and `variance` and which a
+    Estimators that divide by a std have a scale of their own, which counts in `bias` and `variance` and which a
     learning rate makes up for: compare those by `cosine` and `snr`, which know no length. The sampling error of a
     measurement is taken out of the squares that it is made of, in the mean.
     """
@@ -50,10 +50,10 @@ def measure(
     seed: int,
     critic: CriticKind = "exact",
 ) -> Moments:
-    """Draws `samples` batches of `groups` × `group_size` episodes and looks at the gradients they give.
+    """Draws `samples` batches of `groups` × `group_size` episodes and measures the gradients they give.
 
-    The truth is the gradient of all the world would pay: where our limit cuts an episode off, what was still to come
-    counts too, at its exact value. So an estimator that takes truncation for termination shows a bias there.
+    The exact gradient is that of the return without `max_turns`: where it truncates an episode, the rest counts at its
+    exact value. So an estimator that takes truncation for termination shows a bias there.
     `critic` is read by estimators that have one.
     """
     oracle = consult(world)
@@ -73,15 +73,15 @@ def measure(
 
 def _moments(estimates: torch.Tensor, exact: torch.Tensor, episodes: int) -> Moments:
     mean = estimates.mean(0)  # [P]
-    scatter = float(estimates.var(0).sum())
-    error = scatter / len(estimates)
+    variance = float(estimates.var(0).sum())
+    error = variance / len(estimates)
     length = float(exact.norm())
     along = float(mean @ exact) / length
     mean_length = math.sqrt(max(float(mean.square().sum()) - error, 0.0))
     return Moments(
         bias=math.sqrt(max(float((mean - exact).square().sum()) - error, 0.0)) / length,
-        variance=episodes * scatter / length**2,
-        snr=along / math.sqrt(scatter) if scatter else math.inf,
+        variance=episodes * variance / length**2,
+        snr=along / math.sqrt(variance) if variance else math.inf,
         cosine=max(-1.0, min(1.0, along / mean_length)) if mean_length else math.nan,
         scale=along / length,
     )

@@ -1,20 +1,20 @@
-"""Four worlds, each with something that gradients have been got wrong over.
+"""Four worlds, each with something that implementations have got wrong.
 
-Invariant: what a world pays and says depends on the state alone, and whatever it rewrites tells the agent all of it;
-so a value can be exact for what the agent reads.
+Invariant: rewards and observations depend on the state alone, and a rewritten context reveals all of it; so values can
+be exact functions of the context.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from turnwise.oracle.world import END, Answer, Move, World
+from turnwise.oracle.world import END, Move, Transition, World
 
 
-def _over(reward: float, probability: float = 1.0) -> Answer:
-    return Answer(probability=probability, reward=reward)
+def _over(reward: float, probability: float = 1.0) -> Transition:
+    return Transition(probability=probability, reward=reward)
 
 
-def _search(state: str, move: Move) -> tuple[Answer, ...]:
+def _search(state: str, move: Move) -> tuple[Transition, ...]:
     neat = 0.1 if move[-1] == END else 0.0
     if state == "found":
         return (_over((1.0 if move[0] == 2 else 0.2) + neat),)
@@ -25,12 +25,12 @@ def _search(state: str, move: Move) -> tuple[Answer, ...]:
     if move[0] == 2:
         return _over(1.0, 0.25), _over(-0.1, 0.75)
     return (
-        Answer(probability=0.7, reward=neat, says=(2, 1), state="found"),
-        Answer(probability=0.3, reward=neat, says=(1, 1, 0), state="lost"),
+        Transition(probability=0.7, reward=neat, observation=(2, 1), state="found"),
+        Transition(probability=0.3, reward=neat, observation=(1, 1, 0), state="lost"),
     )
 
 
-def _corridor(state: str, move: Move) -> tuple[Answer, ...]:
+def _corridor(state: str, move: Move) -> tuple[Transition, ...]:
     """States are `position:turn`; the third step reaches the goal, and the fourth turn is the world's own last."""
     position, turn = map(int, state.split(":"))
     if move == (END,):
@@ -38,45 +38,45 @@ def _corridor(state: str, move: Move) -> tuple[Answer, ...]:
     if turn == 3:
         return (_over(-0.2),)
     if move == (2,):
-        return (Answer(reward=-0.05, says=(1,), state=f"{position}:{turn + 1}"),)
-    slips = Answer(probability=0.4, says=(1, 0), state=f"{position}:{turn + 1}")
+        return (Transition(reward=-0.05, observation=(1,), state=f"{position}:{turn + 1}"),)
+    slips = Transition(probability=0.4, observation=(1, 0), state=f"{position}:{turn + 1}")
     if position == 2:
         return _over(1.0, 0.6), slips
-    return Answer(probability=0.6, reward=0.2, says=(2, 2, 1), state=f"{position + 1}:{turn + 1}"), slips
+    return Transition(probability=0.6, reward=0.2, observation=(2, 2, 1), state=f"{position + 1}:{turn + 1}"), slips
 
 
-def _rooms(state: str, move: Move) -> tuple[Answer, ...]:
-    """States are `room:turn`, of which agents are told the room; in the third turn the lights go out."""
+def _rooms(state: str, move: Move) -> tuple[Transition, ...]:
+    """States are `room:turn`, of which agents see the room; the third turn is the last."""
     room, _, turn = state.partition(":")
     if move == (2,):
         return (_over(1.0, 0.5), _over(0.0, 0.5)) if room == "vault" else (_over(0.1),)
     if turn == "2":
         return (_over(0.0),)
     after = str(int(turn) + 1)
-    hall = Answer(says=(0,), state=f"hall:{after}")
+    hall = Transition(observation=(0,), state=f"hall:{after}")
     if move == (END,):
         return (hall,)
-    vault = Answer(probability=0.8, reward=0.2, says=(2, 0), state=f"vault:{after}")
-    return vault, Answer(probability=0.2, says=(0,), state=f"hall:{after}")
+    vault = Transition(probability=0.8, reward=0.2, observation=(2, 0), state=f"vault:{after}")
+    return vault, Transition(probability=0.2, observation=(0,), state=f"hall:{after}")
 
 
-def _notebook(state: str, move: Move) -> tuple[Answer, ...]:
-    """First a question; then either more text beneath it, or a fresh page that replaces all there was."""
+def _notebook(state: str, move: Move) -> tuple[Transition, ...]:
+    """First a question; then either more context, or a rewrite that replaces all of it."""
     first, last = move[0], move[-1]
     match state:
         case "question":
             if first == 1:
-                return (Answer(reward=0.05 * last, says=(1,), state=":note"),)
+                return (Transition(reward=0.05 * last, observation=(1,), state=":note"),)
             if move == (2, 0):
-                rosy = Answer(probability=0.5, reward=0.1, says=(2, 2, 1), state="rosy page", rewrites=True)
-                return rosy, Answer(probability=0.5, says=(0, 2, 1), state="dim page", rewrites=True)
+                rosy = Transition(probability=0.5, reward=0.1, observation=(2, 2, 1), state="rosy page", rewrites=True)
+                return rosy, Transition(probability=0.5, observation=(0, 2, 1), state="dim page", rewrites=True)
             return (_over(0.2 * last),)
         case ":note":
             return (_over(0.8 if first == 2 else 0.3 * last),)
         case "last line":
             return (_over(1.0 if move == (1, 2) else 0.1 * first),)
     if first == 1:
-        return (Answer(reward=0.1 * last, says=(2, 1), state="last line", rewrites=True),)
+        return (Transition(reward=0.1 * last, observation=(2, 1), state="last line", rewrites=True),)
     return (_over(0.9 if state == "rosy page" and first == 2 else 0.0),)
 
 
@@ -89,7 +89,7 @@ WORLDS: Mapping[str, World] = MappingProxyType(
                 story="a tool that may find nothing, and an agent that decides whether there is a second turn",
                 prompt=(1, 2),
                 start="ask",
-                answer=_search,
+                transition=_search,
                 turn_tokens=2,
             ),
             World(
@@ -97,7 +97,7 @@ WORLDS: Mapping[str, World] = MappingProxyType(
                 story="cut off by our limit after two turns while it would have gone on",
                 prompt=(2,),
                 start="0:0",
-                answer=_corridor,
+                transition=_corridor,
                 turn_tokens=1,
                 max_turns=2,
             ),
@@ -106,15 +106,15 @@ WORLDS: Mapping[str, World] = MappingProxyType(
                 story="the same room is met again, within an episode and by others of the group",
                 prompt=(0, 1),
                 start="hall:0",
-                answer=_rooms,
+                transition=_rooms,
                 turn_tokens=1,
             ),
             World(
                 name="notebook",
-                story="rewrites what was said, so that a trajectory fills up to three rows",
+                story="rewrites the conversation, so that a trajectory fills up to three rows",
                 prompt=(1, 2),
                 start="question",
-                answer=_notebook,
+                transition=_notebook,
                 turn_tokens=2,
             ),
         )
