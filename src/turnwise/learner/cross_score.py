@@ -1,6 +1,6 @@
-"""How likely each reasoning is under every prompt, by teacher forcing: what mutual information is estimated from.
+"""The likelihood of each reasoning under every prompt, by teacher forcing, to estimate mutual information.
 
-Invariant: a reasoning is the same tokens under every prompt, so that what differs is the prompt alone.
+Invariant: a reasoning is the same tokens under every prompt, so that only the prompt differs.
 Shapes: N prompts and their N reasonings, L tokens of all N² rows.
 """
 
@@ -17,12 +17,12 @@ from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.stability.health import Information, mutual_information
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
-_NOBODY = Task(id="cross")
+_TASK = Task(id="cross")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A prompt, and what was thought on reading it."""
+    """A prompt and the reasoning sampled after it."""
 
     prompt: tuple[int, ...]
     reasoning: tuple[int, ...]
@@ -45,7 +45,7 @@ def first_replies(groups: Sequence[Group], *, most: int, end_of_thinking: Sequen
 def measure_information(
     model: nn.Module, replies: Sequence[Reply], runner: ForwardRunner, *, context_limit: int
 ) -> Information | None:
-    """Mutual information between prompts and reasoning; None when there is nothing to compare."""
+    """Mutual information between prompts and reasoning; None with fewer than two prompts."""
     if len(replies) < 2:
         return None
     return mutual_information(cross_score(model, replies, runner, context_limit=context_limit))
@@ -57,7 +57,7 @@ def cross_score(
     """[N, N]: log p(reasoning i | prompt j); a reasoning is cut where the longest prompt leaves it no room."""
     room = context_limit - max(len(reply.prompt) for reply in replies)
     rows = [
-        Group(task=_NOBODY, trajectories=(_row(other.prompt, reply.reasoning[: max(room, 1)]),))
+        Group(task=_TASK, trajectories=(_row(other.prompt, reply.reasoning[: max(room, 1)]),))
         for reply in replies
         for other in replies
     ]
@@ -69,7 +69,7 @@ def cross_score(
 
 def _row(prompt: tuple[int, ...], reasoning: tuple[int, ...]) -> Trajectory:
     turn = Turn(context_ids=prompt, action_ids=reasoning, logprobs=(0.0,) * len(reasoning), opens_row=True)
-    return Trajectory(task=_NOBODY, turns=(turn,), stop=StopReason.DONE)
+    return Trajectory(task=_TASK, turns=(turn,), stop=StopReason.DONE)
 
 
 def _up_to(ids: tuple[int, ...], end: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A head start for a small transformer: the circuit that copies what followed last time.
+"""Induction heads for a small transformer: the circuit that copies what followed a token last time.
 
 Every pretrained language model has induction heads (Olsson et al., 2022, arXiv 2209.11895): "... Ada Holm ... Ada"
 makes it expect "Holm". A model of a million parameters spends most of a short training finding them. Some heads of its

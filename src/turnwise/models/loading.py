@@ -1,7 +1,7 @@
-"""Where a model's weights come from and where they go: the built-in, a Hugging Face id or folder, a GGUF file.
+"""Loading and saving models: the built-in, a Hugging Face id or folder, a GGUF file.
 
 Invariant: what `save_model` writes is loaded by transformers' Auto classes, and by `load_weights` bit for bit.
-Whatever cannot be had is said in one line before anything slow starts.
+A source that cannot be loaded is a one-line error before anything slow starts.
 """
 
 import importlib.util
@@ -48,7 +48,7 @@ _BROKEN_SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model on its device, in evaluation mode, with the tokenizer that speaks its ids."""
+    """A model on its device, in evaluation mode, with its tokenizer."""
 
     model: "PreTrainedModel | PeftModel"
     tokenizer: PreTrainedTokenizerFast
@@ -111,7 +111,7 @@ def save_model(model: "PreTrainedModel | PeftModel", tokenizer: PreTrainedTokeni
 
 
 def load_weights(model: "PreTrainedModel | PeftModel", folder: Path) -> None:
-    """Copies what `save_model` wrote back into the model, in place, so that an optimizer's references hold."""
+    """Loads what `save_model` wrote into the model, in place, so that an optimizer's references stay valid."""
     if has_lora(model):
         load_adapter(model, folder / ADAPTER_FOLDER)
         return
@@ -125,7 +125,7 @@ def load_weights(model: "PreTrainedModel | PeftModel", folder: Path) -> None:
 
 
 def require_context(model_context: int, asked: int) -> None:
-    """Refuses a recipe whose conversations would outgrow the model."""
+    """Refuses a recipe whose conversations would exceed the model's positions."""
     if asked > model_context:
         raise ModelError(
             f"recipe asks for {asked} tokens but the model has {model_context} positions: "
@@ -148,7 +148,7 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
     _require_complete(settings.name, report)
     if not options and getattr(model, "hf_quantizer", None) is not None:
         raise ModelError(f"model.name: {settings.name} is quantised and cannot be trained: name the full weights")
-    _make_plain(model)
+    _make_savable(model)
     if options and settings.tokenizer is None and model.config.eos_token_id is not None:
         # transformers 5.17 reads a GGUF's end token off the begin token's field, in the tokenizer alone.
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
@@ -161,13 +161,13 @@ def _load_tokenizer(source: str, **options: str) -> PreTrainedTokenizerFast:
 
 
 def _dense(options: dict[str, str]) -> dict[str, object]:
-    """Newer transformers keep a GGUF's blocks packed where they find a kernel; packed weights cannot be trained."""
+    """Newer transformers keep a GGUF's blocks quantised where they find a kernel; such weights cannot be trained."""
     packing = getattr(transformers, "GgufConfig", None)
     return {"quantization_config": packing(dequantize=True)} if options and packing is not None else {}
 
 
-def _make_plain(model: PreTrainedModel) -> None:
-    """Takes away what would keep a loaded model from being saved: a failed checkpoint costs a run."""
+def _make_savable(model: PreTrainedModel) -> None:
+    """Removes what would keep a loaded model from being saved: a failed checkpoint costs a run."""
     for leftover in ("hf_quantizer", "quantization_method", "is_quantized"):
         vars(model).pop(leftover, None)
     vars(model.config).pop("quantization_config", None)
@@ -188,7 +188,7 @@ def _require_gguf(path: Path) -> None:
 
 
 def _require_pretrained(option: str, name: str, file: str) -> str:
-    """The folder or id to load from, once it is known to be there; asks the hub once, and only for an id."""
+    """The folder or id to load from, once it is known to exist; asks the hub once, and only for an id."""
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / file).is_file():
@@ -212,7 +212,7 @@ def _require_pretrained(option: str, name: str, file: str) -> str:
 
 
 def _require_complete(source: str, report: Mapping[str, Collection[str]]) -> None:
-    """Refuses a file that lacks weights: transformers would draw them at random and go on."""
+    """Refuses a file that lacks weights, which transformers would initialise at random."""
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{source} lacks {len(missing)} weights, such as {missing[0]}: get the complete model")
 
@@ -238,7 +238,7 @@ def _find_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 @contextmanager
 def _one_line(source: str) -> Iterator[None]:
-    """Turns what a file from elsewhere makes the loading libraries raise into one line about this source."""
+    """Turns whatever the loading libraries raise about a foreign file into one line about this source."""
     try:
         yield
     except _BROKEN_SOURCE as error:
@@ -247,7 +247,7 @@ def _one_line(source: str) -> Iterator[None]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keeps transformers' bars out of the live display, and leaves its setting as it was."""
+    """Disables transformers' progress bars, which would break the live display, and restores the setting."""
     bars = transformers.utils.logging
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

@@ -23,13 +23,13 @@ _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def require_peft() -> None:
-    """Says so before any weights are read when adapters are asked for and peft is not there."""
+    """Raises, before any weights are read, if peft is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise ModelError("model.lora needs the peft package, which is not installed: pip install turnwise[lora]")
 
 
 def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int) -> "PeftModel":
-    """Freezes the model and puts fresh adapters on it: B is zero, so the policy is the model's own at first."""
+    """Freezes the model and adds fresh adapters: B is zero, so the policy begins as the model itself."""
     require_peft()
     from peft import LoraConfig, get_peft_model
 
@@ -47,14 +47,14 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int) -> "P
 
 
 def has_lora(model: "PreTrainedModel | PeftModel") -> bool:
-    """Whether the model trains adapters; asks nothing of peft, which may be absent."""
+    """Whether the model trains adapters; works without peft."""
     return hasattr(model, "peft_config")
 
 
 def merged_weights(model: "PreTrainedModel | PeftModel") -> dict[str, torch.Tensor]:
     """The weights of the policy under the plain model's names, adapters merged into new tensors.
 
-    What an engine loads and a checkpoint holds; for a model without adapters, its own `state_dict`.
+    For engines and checkpoints; for a model without adapters, its own `state_dict`.
     """
     if not has_lora(model):
         weights: dict[str, torch.Tensor] = model.state_dict()
@@ -74,12 +74,12 @@ def merged_weights(model: "PreTrainedModel | PeftModel") -> dict[str, torch.Tens
 
 def save_adapter(model: "PeftModel", folder: Path) -> None:
     """Writes the adapter alone, as `PeftModel.from_pretrained` reads it."""
-    # Left to itself, peft asks the model hub whether the vocabulary has grown.
+    # By default, peft asks the model hub whether the vocabulary has grown.
     model.save_pretrained(folder, save_embedding_layers=False)
 
 
 def load_adapter(model: "PeftModel", folder: Path) -> None:
-    """Copies a saved adapter into the model's own, in place, so that an optimizer's references hold."""
+    """Loads a saved adapter into the model's own, in place, so that an optimizer's references stay valid."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     file = folder / _ADAPTER_WEIGHTS
@@ -93,7 +93,7 @@ def load_adapter(model: "PeftModel", folder: Path) -> None:
 
 
 def _require_targets(model: PreTrainedModel, targets: Literal["all-linear"] | tuple[str, ...]) -> None:
-    """Every named target must be a linear layer inside the blocks: embedding and head may be tied, and merge as one."""
+    """Every named target must be a linear layer inside the blocks: a tied embedding and head cannot be merged apart."""
     if targets == "all-linear":
         return
     outer = (model.get_input_embeddings(), model.get_output_embeddings())

@@ -1,7 +1,7 @@
-"""The policy at the start, to which the KL term holds the one that learns.
+"""The reference policy of the KL term: the trained policy as it was when learning began.
 
-Invariant: only what can be trained is kept twice, so for an adapter the reference costs what the adapter costs;
-and a cold start is part of the reference, since the copy is taken when learning begins.
+Invariant: only trainable parameters are copied, so for an adapter the reference costs what the adapter costs; the copy
+is taken after SFT.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ class Reference:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, the policy's module *is* the reference; nothing is copied, the two only change places."""
-        self._exchange()
+        """Within it, the policy's module holds the reference weights; the two are swapped, not copied."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
-    def _exchange(self) -> None:
+    def _swap(self) -> None:
         for name, parameter in self._parameters.items():
             parameter.data, self._kept[name] = self._kept[name], parameter.data
 

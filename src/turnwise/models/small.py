@@ -1,4 +1,4 @@
-"""The built-in small transformer and the tokenizer that is trained for it: what a laptop can train in minutes.
+"""The built-in small transformer and the tokenizer trained for it: a laptop trains it in minutes.
 
 Invariant: both are fixed by (settings, texts, seed); nothing here reads or moves the global random state. Any
 text survives encode and decode unchanged, and a conversation that grows only appends to its rendered text.
@@ -78,7 +78,7 @@ CHAT_TEMPLATE = r"""
 def train_tokenizer(texts: Iterable[str], settings: SmallSettings) -> PreTrainedTokenizerFast:
     """Learns a byte-level BPE from the texts; equal texts give equal ids.
 
-    `<tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>` comes to about a dozen tokens.
+    `<tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>` is about a dozen tokens.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -119,7 +119,7 @@ def build_small(settings: SmallSettings, tokenizer: PreTrainedTokenizerFast, *, 
         num_key_value_heads=settings.kv_heads or settings.heads,
         max_position_embeddings=settings.positions,
         tie_word_embeddings=True,
-        attention_bias=settings.induction,  # which tells the token before by its position alone
+        attention_bias=settings.induction,  # induction heads find the previous token by a bias
         rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -135,7 +135,7 @@ def build_small(settings: SmallSettings, tokenizer: PreTrainedTokenizerFast, *, 
 
 
 def _draw_weights(model: LlamaForCausalLM, *, seed: int) -> None:
-    """Normal weights; those that write to the residual stream are scaled by 1 / √(2 × layers), as in GPT-2.
+    """Normal weights; projections into the residual stream are scaled by 1 / √(2 × layers), as in GPT-2.
 
     At widths around 128, a std of 0.05 learns to recall sooner than the usual 0.02 or than 1 / √fan_in.
     """
@@ -150,6 +150,6 @@ def _draw_weights(model: LlamaForCausalLM, *, seed: int) -> None:
 
 
 def _between_markers(texts: Iterable[str]) -> Iterator[str]:
-    """The text around the markers: they are tokens already, and must not be learnt a second time in pieces."""
+    """The text between markers, which are tokens already and must not be learnt again in pieces."""
     for text in texts:
         yield from filter(None, _MARKERS.split(text))
