@@ -1,11 +1,14 @@
 """Two processes that train together do what one does alone: gradients, metrics and weights, to the last digits."""
 
+import re
 import socket
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import turnwise
 from episodes_by_hand import group, tiny_llama
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from turnwise.errors import ConfigError
@@ -183,6 +186,16 @@ def test_more_processes_than_gpus_are_one_line():
     assert _own_gpu(1, 2) == 1
     with pytest.raises(ConfigError, match=r"^torchrun: process 2 of this machine[^\n]*--nproc-per-node=2$"):
         _own_gpu(2, 2)
+
+
+def test_only_this_room_asks_how_many_processes_there_are():
+    source = Path(turnwise.__file__).parent
+    asking = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"torch\.distributed|parallel\.world\b", path.read_text(encoding="utf-8"))
+    }
+    assert asking == {"learner/parallel/data_parallel.py"}
 
 
 def test_a_gradient_check_that_can_fail():
