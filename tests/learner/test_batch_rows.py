@@ -35,7 +35,7 @@ def test_rows_of_a_rewritten_trajectory_stay_one_trajectory():
     assert batch.row_trajectory.tolist() == [0, 1, 1]
     assert batch.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 9, 8, 7]
     assert _picture(batch.credited) == "..xxxxx" + ".xx" + "..x"
-    episodes = batch.episodes(batch.reward, None)
+    episodes = batch.credited_tokens(batch.reward, None)
     assert episodes.returns().tolist() == [1.0, 1.5]
     assert episodes.trajectory.tolist() == [0] * 5 + [1] * 3
     assert episodes.turn.tolist() == [0, 0, 1, 1, 1, 0, 0, 1]
@@ -44,7 +44,7 @@ def test_rows_of_a_rewritten_trajectory_stay_one_trajectory():
 def test_values_are_of_the_state_before_and_final_ones_of_the_state_after():
     batch = Batch.of([group(TWO_TURNS, REWRITTEN)])
     state_value = torch.arange(13.0)
-    episodes = batch.episodes(batch.reward, state_value)
+    episodes = batch.credited_tokens(batch.reward, state_value)
     assert episodes.value.tolist() == [1, 2, 5, 7, 8, 11]
     assert episodes.final_value.tolist() == [6, 12]
 
@@ -69,10 +69,10 @@ def test_a_tail_is_never_credited_nor_trained(mask):
 
 def test_the_bootstrap_is_taken_where_the_next_action_would_have_been_chosen():
     batch = Batch.of([group(CUT_OFF, TWO_TURNS)])
-    episodes = batch.episodes(batch.reward, torch.arange(15.0))
+    episodes = batch.credited_tokens(batch.reward, torch.arange(15.0))
     assert episodes.final_value.tolist() == [7, 14]
     assert episodes.value.tolist() == [1, 3, 4, 9, 10, 13]
-    assert Batch.of([group(CUT_OFF)], tails=False).episodes(torch.zeros(6), torch.arange(6.0)).final_value == 5
+    assert Batch.of([group(CUT_OFF)], tails=False).credited_tokens(torch.zeros(6), torch.arange(6.0)).final_value == 5
 
 
 def test_states_are_told_apart_by_key_and_group():
@@ -81,10 +81,10 @@ def test_states_are_told_apart_by_key_and_group():
 
     cut = play("b", "a", stop=StopReason.MAX_TURNS, tail=(4,))
     batch = Batch.of([group(play("a", "b", "a"), cut), group(play("a", None))])
-    assert batch.episodes(batch.reward, None).state.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 2, 2, -1, -1]
+    assert batch.credited_tokens(batch.reward, None).state.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 2, 2, -1, -1]
     failed = play("z", stop=StopReason.ENV_FAILED)
     assert Batch.of([group(failed, play("a"))]).state.tolist() == [0, 0, 0]
-    assert Batch.of([group(TWO_TURNS)]).episodes(torch.zeros(7), None).state is None
+    assert Batch.of([group(TWO_TURNS)]).credited_tokens(torch.zeros(7), None).state is None
 
 
 def test_a_trained_token_without_credit_takes_that_of_the_action_it_led_to():

@@ -76,7 +76,7 @@ def test_what_a_deck_deals_is_what_the_learner_would_see(world):
     ]
     batch = Batch.of(groups)
     runner = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=40)
-    made = batch.episodes(batch.reward, runner.state_values(TableCritic(oracle.values), batch))
+    made = batch.credited_tokens(batch.reward, runner.state_values(TableCritic(oracle.values), batch))
     dealt, choice, of_batch = Deck(oracle, oracle.values).deal(members)
     for name in ("reward", "trajectory", "turn", "group", "truncated", "value", "final_value"):
         assert torch.equal(getattr(dealt, name), getattr(made, name)), name

@@ -141,20 +141,20 @@ def _reset_at_tools(tokens: TokenBatch, *, gamma: float) -> Credit:
 
 
 def _divergence_of_what_was_read(patch):
-    scored, laid_out = ForwardRunner.logprobs, Batch.episodes
+    scored, laid_out = ForwardRunner.logprobs, Batch.credited_tokens
 
     def logprobs(self, model, batch, select):
         every = torch.ones_like(select)
         every[list(batch.row_start[:-1])] = False  # nothing predicts a row's first token
         return scored(self, model, batch, every)
 
-    def episodes(self, reward, state_value):
+    def credited_tokens(self, reward, state_value):
         following = self.credited.cumsum(0) - self.credited.long()
         folded = reward.new_zeros(int(self.credited.sum()) + 1).index_add(0, following, reward)
         return replace(laid_out(self, reward, state_value), reward=folded[:-1])
 
     patch.setattr(ForwardRunner, "logprobs", logprobs)
-    patch.setattr(Batch, "episodes", episodes)
+    patch.setattr(Batch, "credited_tokens", credited_tokens)
 
 
 def _reward_after_the_action(row):
@@ -165,20 +165,20 @@ def _reward_after_the_action(row):
 
 
 def _values_of_text_are_zero(patch):
-    real = Batch.episodes
+    real = Batch.credited_tokens
     _batch_of(lambda batch, unmasked: replace(batch, credited=unmasked.credited))(patch)
 
-    def episodes(self, reward, state_value):
+    def credited_tokens(self, reward, state_value):
         seen = real(self, reward, state_value)
         return replace(seen, value=seen.value * self.action[self.credited])
 
-    patch.setattr(Batch, "episodes", episodes)
+    patch.setattr(Batch, "credited_tokens", credited_tokens)
 
 
 def _rows_are_trajectories(patch):
-    real = Batch.episodes
+    real = Batch.credited_tokens
 
-    def episodes(self, reward, state_value):
+    def credited_tokens(self, reward, state_value):
         of_row = self.row_trajectory
         return replace(
             real(self, reward, state_value),
@@ -187,7 +187,7 @@ def _rows_are_trajectories(patch):
             truncated=self.truncated[of_row],
         )
 
-    patch.setattr(Batch, "episodes", episodes)
+    patch.setattr(Batch, "credited_tokens", credited_tokens)
 
 
 def _rows_weigh_alike(patch):

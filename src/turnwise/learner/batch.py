@@ -121,7 +121,7 @@ class Batch:
     def rows(self) -> int:
         return len(self.row_start) - 1
 
-    def episodes(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> TokenBatch:
+    def credited_tokens(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> TokenBatch:
         """The credited tokens, with rewards [L] and critic values of the state after each token [L].
 
         The final value is that of the state after a trajectory's last known token: of its tail, where it has one.

@@ -84,7 +84,7 @@ def prepare_loss_inputs(
             penalty = kl_estimate(old_logprob.double(), reference_logprob.double(), loss.kl_form)  # [L]
             reward = reward - loss.kl_coef * penalty
     state_value = None if critic is None else runner.state_values(critic, batch)  # [L]
-    result = estimate(batch.episodes(reward, state_value), credit)
+    result = estimate(batch.credited_tokens(reward, state_value), credit)
     old_value = None if state_value is None else value_before_token(state_value)  # [L]
     inputs = LossInputs(
         sampled=batch.action,

@@ -30,7 +30,7 @@ class OptimizerSettings(Settings):
 
 
 class CriticSettings(Settings):
-    """How the critic learns; read by estimators that have one."""
+    """How the critic learns; read where the estimator has one."""
 
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5)
     warmup: int = Field(default=0, ge=0)
@@ -45,16 +45,16 @@ class LearnerSettings(Settings):
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per epoch; a mini-batch holds whole trajectories."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """The most tokens, padding included, that go through a model at once; it changes memory, never the gradient."""
+    """Most tokens, padding included, in one forward pass; changes memory, never the gradient."""
     packing: bool | None = None
     """On, rows of a micro-batch lie end to end, and long prompts that are equal are read once; off, rows are padded to
-    the longest. None packs where the model's attention can be done row by row: where it cannot, packed rows are kept
-    apart by a mask, and cost the square of the micro-batch. It never changes the gradient."""
+    the longest; null packs where the model supports variable-length attention: elsewhere, packed rows are kept apart by
+    a mask, at a cost of the square of the micro-batch. Never changes the gradient."""
     compile: bool = False
-    """Layers, or on a GPU the whole trunk, run as torch.compile makes them, which takes the first update a minute or
-    more and every other less time."""
+    """torch.compile the layers, or on a GPU the whole backbone: the first update takes a minute or more longer, every
+    later one less time."""
     checkpointing: bool = False
-    """Layers are run again in the backward pass, in place of keeping what they computed: less memory, more time."""
+    """Activation checkpointing: layers run again in the backward pass; less memory, more time."""
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
@@ -65,7 +65,7 @@ class SFTSettings(Settings):
     demonstrations: int = Field(default=1000, ge=1)
     """Episodes that the environment's expert plays; read when `chats` is null."""
     chats: str | None = None
-    """A JSONL file of chats to imitate in place of the expert: one `{"messages": [...], "tools": [...]}` a line."""
+    """A JSONL file of chats to train on in place of the expert's: one `{"messages": [...], "tools": [...]}` a line."""
     batch: int = Field(default=16, ge=1)
     """Demonstrations per optimizer step."""
     epochs: int = Field(default=1, ge=1)
@@ -73,7 +73,7 @@ class SFTSettings(Settings):
     context_weight: float = Field(default=0.0, ge=0, le=1)
     """Loss weight of a context token beside an action token's 1; 0 masks it. Above 0 for models that never saw text."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """The most tokens, padding included, that go through the model at once."""
+    """Most tokens, padding included, in one forward pass."""
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
 
     def unread(self) -> Mapping[str, str]:

@@ -21,17 +21,17 @@ class SmallSettings(Settings):
     """The size of the residual stream; a multiple of `heads`."""
     heads: int = Field(default=4, ge=1)
     kv_heads: int | None = Field(default=None, ge=1)
-    """Heads of keys and values, which query heads share; None: as many as `heads`."""
+    """Key-value heads, shared by query heads (GQA); null: as many as `heads`."""
     ffn: int | None = Field(default=None, ge=1)
-    """The inner size of the gated MLP; None: 8/3 of the width, rounded up to a multiple of 32."""
+    """Inner size of the gated MLP; null: 8/3 of the width, rounded up to a multiple of 32."""
     positions: int = Field(default=512, ge=8)
-    """The most tokens one conversation can hold."""
+    """Most tokens in one conversation."""
     vocabulary: int = Field(default=1024, ge=FEWEST_TOKENS)
-    """The most tokens the tokenizer may have: 256 bytes, 11 markers, and what it learns from the texts."""
+    """Most tokens of the tokenizer: 256 bytes, 11 markers, and those it learns from the texts."""
     induction: bool = True
-    """Begin with heads that copy what followed last time, as any pretrained model has; needs two layers or more."""
+    """Initialise some heads as induction heads, which every pretrained model has; needs two layers or more."""
     induction_heads: int | None = Field(default=None, ge=1)
-    """How many heads of the first two layers do, at most half; None: a quarter of them."""
+    """Induction heads in each of the first two layers, at most half of `heads`; null: a quarter."""
 
     @model_validator(mode="after")
     def _divides(self) -> "SmallSettings":
@@ -58,9 +58,9 @@ class LoraSettings(Settings):
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Above 0, the trained policy differs from the one that sampled by the dropout's noise."""
+    """Above 0, the trained policy differs from the sampling policy by the dropout's noise."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Which linear layers are adapted, by the end of their names: `[q_proj, v_proj]`."""
+    """Linear layers to adapt, by the end of their names: `[q_proj, v_proj]`."""
 
 
 class ModelSettings(Settings):
@@ -71,15 +71,15 @@ class ModelSettings(Settings):
     small: SmallSettings = SmallSettings()
     """The shape of the built-in transformer; read when `name` is `small`."""
     lora: LoraSettings | None = None
-    """Train adapters of this kind and leave the weights as they are; None trains all weights."""
+    """Train adapters and freeze the weights; null trains all weights."""
     tokenizer: str | None = None
-    """The id or folder of another tokenizer than the model's own."""
+    """Id or folder of a tokenizer to use in place of the model's own."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the weights are held in; adapters are float32 either way."""
+    """Of the weights; adapters are float32 either way."""
     autocast: bool = False
-    """Multiply matrices in bfloat16, in sampling and in training alike, while the weights stay in `dtype`."""
+    """bfloat16 autocast, in sampling and training alike; the weights stay in `dtype`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes the GPU where there is one."""
+    """`auto` takes a GPU where there is one."""
 
     def unread(self) -> Mapping[str, str]:
         return {} if self.name == SMALL else {"small": "name"}

@@ -1,6 +1,6 @@
 """Every episode of a world laid out once, to be dealt into as many batches as an expectation needs.
 
-Invariant: a dealt batch equals what `Batch.of` and `Batch.episodes` make of the same groups; only faster.
+Invariant: a dealt batch equals what `Batch.of` and `Batch.credited_tokens` make of the same groups; only faster.
 Shapes: n episodes of the world; D batches of G groups of M members; N credited tokens dealt, T trajectories;
 C·V the oracle's choices.
 """
@@ -32,7 +32,7 @@ class Deck:
         batch = Batch.of([Group(task=oracle.trajectories[0].task, trajectories=tuple(oracle.trajectories))])
         runner = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=TEMPERATURE, token_budget=4096)
         state_value = None if values is None else runner.state_values(TableCritic(values), batch)
-        self.episodes = batch.episodes(batch.reward, state_value)
+        self.episodes = batch.credited_tokens(batch.reward, state_value)
         self._length = torch.bincount(self.episodes.trajectory)  # [n]
         self._first = self._length.cumsum(0) - self._length  # [n]
         self._choice = torch.cat(oracle.choice)
