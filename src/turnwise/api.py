@@ -37,6 +37,8 @@ def train(
 ) -> RunDirectory:
     """Trains an agent: `turnwise.train(model="Qwen/Qwen2.5-0.5B-Instruct", env=MyEnv(), algorithm="grpo")`.
 
+    In a script under torchrun, the learner is spread over its processes; all return when the first has written the run.
+
     Args:
         config: The whole experiment as one value, in place of `model`, `algorithm`, `steps` and sections.
         env: An environment, or the name of one; beside a config, an environment that stands in for the one it names.

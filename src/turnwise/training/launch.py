@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from turnwise.compute.garbage import reduced_gc
 from turnwise.errors import ConfigError
 from turnwise.learner.group import LearnerGroup, follow
 from turnwise.learner.parallel import join
@@ -26,7 +27,8 @@ def launch(train: Callable[[LearnerGroup], T]) -> T | None:
         if not parallel.is_main:
             logging.getLogger("turnwise").setLevel(logging.ERROR)  # rank 0 warns for all
             torch.manual_seed(derive_seed("follower", parallel.rank))  # dropout in SFT, which every rank draws apart
-            follow(parallel)
+            with reduced_gc():
+                follow(parallel)
             return None
         with LearnerGroup(parallel) as learners:
             return train(learners)
