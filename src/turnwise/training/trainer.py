@@ -133,26 +133,26 @@ class Trainer:
 
     async def run(self) -> None:
         """SFT, then steps of reinforcement learning, each diagnosed, evaluated and saved when it is due."""
-        learner, step = await self._begin()
+        step = await self._begin()
         if step < self.config.steps:
             self.recorder.start_stage("training", self.config.steps)
         while step < self.config.steps:
             rollouts = await self._sample(step)
             began = time.monotonic()
-            update = learner.update(rollouts.kept, seed=self._seed("update", step))
+            update = self.learners.update(rollouts.kept, seed=self._seed("update", step))
             update_seconds = time.monotonic() - began
             step += 1
             self.decision = self._decide(step, rollouts, update)
             self.recorder.record_step(step, rollouts, update, self.decision, update_seconds=update_seconds)
-            learner = self._apply(self.decision, learner)
+            self._apply(self.decision)
             if self._due(step, self.config.evaluate.every):
                 await self._evaluate("evaluate", step)
             if self._due(step, self.config.checkpoint.every):
-                self._save(step, learner)
+                self._save(step)
         self.recorder.finish(step)
 
-    async def _begin(self) -> tuple[LearnerGroup, int]:
-        """Where training starts: at the last checkpoint, or after the SFT of a new run."""
+    async def _begin(self) -> int:
+        """The step training starts at: that of the last checkpoint, or 0 after the SFT of a new run."""
         last = self.checkpoints.latest()
         if last is not None:
             return self._restore(last)
@@ -162,10 +162,10 @@ class Trainer:
         if self.config.sft is not None:
             with self.ledger.spend("sft"):
                 await self._run_sft()
-        learner = self._make_learner()
+        self._make_learner()
         await self._evaluate("evaluate", 0)
-        self._save(0, learner)
-        return learner, 0
+        self._save(0)
+        return 0
 
     async def _sample(self, step: int) -> RolloutBatch:
         """The next step's rollouts; those of all updates that share one set of weights are sampled together."""
@@ -210,15 +210,17 @@ class Trainer:
         )
         return measure_information(parts.loaded.model, replies, runner, context_limit=parts.loaded.context_limit)
 
-    def _apply(self, decision: Decision, learner: LearnerGroup) -> LearnerGroup:
-        """The learner under the decision: another one after an action, on other weights after a rollback."""
+    def _apply(self, decision: Decision) -> None:
+        """After an action, makes another learner, on other weights after a rollback."""
         action = decision.action
         if action is None:
-            return learner
+            return
         if action.rollback_to is None:
-            return self._make_learner({**self.inactive_state, **learner.state_dict()}, version=action.step)
-        state = self._load_checkpoint(self.checkpoints.path(action.rollback_to))
-        return self._make_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=action.step)
+            known = {**self.inactive_state, **self.learners.state_dict()}
+        else:
+            state = self._load_checkpoint(self.checkpoints.path(action.rollback_to))
+            known = {**_section(state, "inactive"), **_section(state, "learner")}
+        self._make_learner(known, version=action.step)
 
     async def _run_sft(self) -> None:
         """Supervised fine-tuning on demonstrations, which are stored beside the trajectories that follow."""
@@ -270,7 +272,7 @@ class Trainer:
         left, which a resumed run would not have; sums would round differently."""
         await self.parts.engine.load(self.parts.loaded.model.state_dict(), version)
 
-    def _restore(self, checkpoint: Path) -> tuple[LearnerGroup, int]:
+    def _restore(self, checkpoint: Path) -> int:
         state = self._load_checkpoint(checkpoint)
         step = state["step"]
         assert isinstance(step, int)
@@ -279,10 +281,10 @@ class Trainer:
         self.controller.load_state_dict(_section(state, "stability"))
         self.decision = self.controller.current
         self.checkpoints.pin_only(self.decision.keep_checkpoints)
-        learner = self._make_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
+        self._make_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
         restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.recorder.resume(step, finished=step >= self.config.steps)
-        return learner, step
+        return step
 
     def _load_checkpoint(self, checkpoint: Path) -> dict[str, object]:
         """Loads a checkpoint's weights into the model and returns its state."""
@@ -290,8 +292,8 @@ class Trainer:
             load_weights(self.parts.loaded.model, checkpoint / "model")
             return load_state(checkpoint / "state.pt")
 
-    def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> LearnerGroup:
-        """A learner under the decision in force; with `state`, it continues from the run's earlier learners."""
+    def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> None:
+        """Makes a learner under the decision in force; with `state`, it continues from the run's earlier learners."""
         algorithm, settings = self.decision.settings, self.config.learner
         warmup = max(settings.critic.warmup, self.decision.critic_warmup_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})
@@ -307,13 +309,12 @@ class Trainer:
             own = self.learners.state_dict()
             self.learners.load_state_dict({**own, **state, "version": version})
             self.inactive_state = {name: part for name, part in state.items() if name not in own}
-        return self.learners
 
-    def _save(self, step: int, learner: LearnerGroup) -> None:
+    def _save(self, step: int) -> None:
         assert not self.waiting, "samples that wait would be lost"
         state = {
             "step": step,
-            "learner": learner.state_dict(),
+            "learner": self.learners.state_dict(),
             "inactive": dict(self.inactive_state),
             "sampler": self.collector.task_sampler.state_dict(),
             "stability": self.controller.state_dict(),
