@@ -82,7 +82,7 @@ def test_samples_that_wait_for_their_update_are_not_saved():
 
 def test_a_filter_needs_something_to_go_by():
     lonely = {"rollout": {"group_size": 1}, "credit": {"estimator": "gae"}}
-    with pytest.raises(ConfigError, match=r"^stability.filter: one response per task has no spread to go by"):
+    with pytest.raises(ConfigError, match=r"^stability.filter: one response per task has no reward std to go by"):
         tiny_config(**lonely, stability={"filter": {"rule": "top_p"}})
     with pytest.raises(ConfigError, match=r"^stability.starpo_s.filter: one response per task"):
         tiny_config(**lonely, stability={"mode": "auto"})
@@ -147,6 +147,8 @@ def given(tmp_path, overrides=(), base=None, **sections):
         ({"model": {"name": "some/model", "small": {"layers": 3}}}, "model.small", "model.name is some/model"),
         ({"sft": {"chats": "a.jsonl", "demonstrations": 3}}, "sft.demonstrations", "sft.chats is a.jsonl"),
         ({"render": {"args": {"a": 1}}}, "render.args", "render.name is chat"),
+        ({"stability": {"filter": {"keep": 0.5}}}, "stability.filter.keep", "stability.filter.rule is none"),
+        ({"stability": {"recovery": 3}}, "stability.recovery", "stability.mode is monitor"),
     ],
 )
 def test_a_setting_that_the_algorithm_never_reads_is_an_error(tmp_path, sections, key, chooser):

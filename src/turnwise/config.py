@@ -131,8 +131,8 @@ def _check_algorithm(config: Config) -> None:
             )
         if settings.filter.compares_groups:
             raise ConfigError(
-                f"{where}: one response per task has no spread to go by: set rollout.group_size to 2 or more, or the "
-                "rule to none"
+                f"{where}: one response per task has no reward std to go by: set rollout.group_size to 2 or more, or "
+                "the rule to none"
             )
 
 

@@ -35,6 +35,10 @@ class StabilitySettings(Settings):
     max_rollbacks: int = Field(default=2, ge=0)
     """How often `auto` may roll back; after that, an alarm enables StarPO-S without a rollback."""
 
+    def unread(self) -> Mapping[str, str]:
+        unread = {} if self.mode == "auto" else {"recovery": "mode", "max_rollbacks": "mode"}
+        return unread if self.mode != "off" else {**unread, "monitor": "mode"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
