@@ -223,9 +223,9 @@ def test_a_missing_recipe_names_the_ones_near_by(tmp_path: Path, monkeypatch: py
     write(tmp_path, "recipes/sokoban.yaml", "")
     with pytest.raises(ConfigError, match=r"^dmeo\.yaml: no such recipe; did you mean recipes/demo\.yaml\?$"):
         read_recipe("dmeo.yaml")
-    with pytest.raises(ConfigError, match=r"near by: recipes/demo\.yaml, recipes/sokoban\.yaml;"):
+    with pytest.raises(ConfigError, match=r"nearby: recipes/demo\.yaml, recipes/sokoban\.yaml;"):
         read_recipe("recipes/zzzz.yaml")
-    with pytest.raises(ConfigError, match=r"^recipes: no such recipe; near by: "):
+    with pytest.raises(ConfigError, match=r"^recipes: no such recipe; nearby: "):
         read_recipe("recipes")
     with pytest.raises(ConfigError, match=r"nowhere/a\.yaml: no such recipe; "):
         read_recipe("nowhere/a.yaml")

@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 from tiny_runs import SFT, SIGNALS, records, same_weights, tiny_data, weights
-from turnwise.cli.main import main
+from turnwise.cli.bench import import_benchmarks
+from turnwise.cli.main import COMMANDS, main
+from turnwise.errors import ConfigError
+from turnwise.recipes import describe_recipe, packaged_recipes
 from turnwise.runs import RunDirectory, read_trajectories
 from turnwise.training.trainer import Trainer
 
@@ -109,6 +112,13 @@ def test_play_is_an_episode_by_hand(named, trained, monkeypatch, capsys):
     assert "Reward 1 (right 1)" in said
 
 
+def test_play_takes_a_packaged_recipe_by_name(monkeypatch, capsys):
+    """With the recipe's own arguments: its bandit asks for no thinking, and ours has another."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/quit\n"))
+    assert main(["play", "games-bandit", "--task", "2"]) == 0
+    assert "Task train-2" in capsys.readouterr().out
+
+
 def test_play_calls_tools_and_passes_arguments(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO('/call search query="the capital"\n/quit\n'))
     assert main(["play", "encyclopedia", "people=6", "passages=1"]) == 0
@@ -144,6 +154,35 @@ def test_demo_compares_the_agent_with_its_baselines(tmp_path, capsys):
     assert re.search(r"after reinforcement learning\s+│\s+0\.\d{3}", said)
 
 
+def test_recipes_lists_every_one_with_its_first_sentence(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["recipes"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    listed = {line.partition("  ")[0]: line.partition("  ")[2].strip() for line in lines if "  " in line}
+    assert listed == {name: describe_recipe(path) for name, path in packaged_recipes().items()}
+    assert listed["encyclopedia-grpo"].endswith("by searching twice."), "the first sentence alone"
+    assert "Others" not in lines, "every recipe belongs to a group"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["report", "run"], "one run directory"),
+        (["recipes"], "no arguments"),
+        (["bench", "credit"], "one benchmark"),
+        (["serve-search", "corpus.jsonl"], "one corpus"),
+    ],
+)
+def test_an_argument_too_many_is_named(command, expected, capsys):
+    assert main([*command, "second"]) == 2
+    assert capsys.readouterr().err == f"error: unexpected argument 'second': expected {expected}\n"
+
+
+def test_benchmarks_are_found_in_a_checkout_alone(tmp_path):
+    with pytest.raises(ConfigError, match="come with a checkout of turnwise and not with the installed package"):
+        import_benchmarks(tmp_path)
+
+
 def test_interrupting_says_how_to_go_on(trained, tmp_path, monkeypatch, capsys):
     async def interrupted(self):
         raise KeyboardInterrupt
@@ -157,7 +196,8 @@ def test_help_comes_without_torch():
     script = (
         "import sys\n"
         "from turnwise.cli.main import main\n"
-        "for command in ([], ['train'], ['eval'], ['play'], ['check'], ['demo']):\n"
+        "from turnwise.cli.main import COMMANDS\n"
+        "for command in ([], *([name] for name in COMMANDS)):\n"
         "    try:\n"
         "        main([*command, '--help'])\n"
         "    except SystemExit as end:\n"
@@ -167,4 +207,4 @@ def test_help_comes_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("usage: turnwise") == 6
+    assert done.stdout.count("usage: turnwise") == len(COMMANDS) + 1

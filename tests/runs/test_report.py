@@ -291,7 +291,7 @@ def test_the_command_writes_it_and_prints_the_ledger(tmp_path, capsys):
     ("arguments", "said"),
     [
         (["report", "nowhere"], "not a run"),
-        (["report", "lake", "a=b"], "report: what is 'a=b'?"),
+        (["report", "lake", "a=b"], "unexpected argument 'a=b': expected one run directory"),
         (["report", "broken"], "metrics.jsonl:1: not a metrics record"),
     ],
 )

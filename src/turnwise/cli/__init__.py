@@ -1,5 +1,4 @@
-"""The command line: one module a command."""
+"""The command line: one module a command, each with its arguments and what it runs; `main` parses and dispatches.
 
-from turnwise.cli.main import main
-
-__all__ = ["main"]
+Invariant: a module here imports nothing heavy before its command runs, so that `turnwise --help` answers at once.
+"""

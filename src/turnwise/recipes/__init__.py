@@ -1,10 +1,11 @@
-"""Recipes: experiments as YAML, those that come with the package and one's own.
+"""Recipes: experiments as YAML, those that come with the package and the user's own.
 
-Invariant: a recipe that is named rather than pathed is one of the package's, unless a file of that name stands in the
-working folder; what `extends` names is looked for beside the recipe that names it.
+Invariant: a recipe given by name, without a folder, is one of the package's, unless the working folder has a file of
+that name; what `extends` names is looked for beside the recipe that names it.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -13,22 +14,39 @@ from turnwise.errors import ConfigError
 from turnwise.settings import RESOLVED, Recipe, leaves, load_yaml, plain_data, show_value
 
 _PACKAGED = Path(__file__).parent
+_GROUPS = {
+    "Search in the embedded encyclopedia, on a CPU": ("encyclopedia",),
+    "Search in documents of your own": ("multihop", "search"),
+    "Games: StarPO and StarPO-S": ("starpo",),
+    "Behind `turnwise bench`": ("credit", "games", "bench"),
+}
+"""What `turnwise recipes` lists together, by the first word of a recipe's name."""
 
 
 def packaged_recipes() -> dict[str, Path]:
     """The package's own, by name: `{"encyclopedia-grpo": .../encyclopedia-grpo.yaml, ...}`."""
-    return {file.stem: file for file in sorted(_PACKAGED.glob("*.yaml"))}
+    return {file.stem: file for file in sorted(_PACKAGED.glob("*.yaml"), key=lambda file: file.stem)}
+
+
+def group_recipes() -> dict[str, dict[str, Path]]:
+    """The package's own by what they are for, then by name; one that no group claims comes last."""
+    left = packaged_recipes()
+    groups: dict[str, dict[str, Path]] = {}
+    for title, words in _GROUPS.items():
+        groups[title] = {name: left.pop(name) for name in list(left) if name.partition("-")[0] in words}
+    return groups | ({"Others": left} if left else {})
 
 
 def describe_recipe(path: Path) -> str:
-    """The comment a recipe opens with, as one line."""
+    """The first sentence of the comment that a recipe opens with."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
-    return " ".join(line.removeprefix("#").strip() for line in comment)
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", text, maxsplit=1)[0]
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file of a recipe given by path, or by the name of one of the package's."""
+    """The file of a recipe that is given by its path or by the name of a packaged one."""
     path = Path(name)
     own = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
     if path.is_file() or own.is_file():
@@ -87,8 +105,8 @@ def _nearby(path: Path) -> str:
     near = difflib.get_close_matches(path.stem, by_name, n=1)
     if near:
         return f"did you mean {by_name[near[0]]}?"
-    near_by = f"near by: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
-    return f"{near_by}; `turnwise recipes` lists those of the package"
+    nearby = f"nearby: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
+    return f"{nearby}; `turnwise recipes` lists the packaged ones"
 
 
 def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, object]:

@@ -292,7 +292,7 @@ def test_the_command_serves_a_corpus_until_it_is_told_to_stop(tmp_path):
         (["good.jsonl", "--index", "dense"], "give one, such as intfloat/e5-base-v2"),
         (["good.jsonl", "--query-prefix", "query: "], "this one is bm25; leave it out"),
         (["good.jsonl", "--topk", "0"], "k is 0"),
-        (["good.jsonl", "seed=1"], "serve-search: what is 'seed=1'?"),
+        (["good.jsonl", "seed=1"], "unexpected argument 'seed=1': expected one corpus"),
         (["good.jsonl", "--host", "256.0.0.1"], "cannot listen at 256.0.0.1:8000"),
     ],
 )

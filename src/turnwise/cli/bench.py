@@ -1,0 +1,62 @@
+"""`turnwise bench`: runs a benchmark of the checkout; the wheel has none."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from turnwise.cli.arguments import print_line
+from turnwise.errors import ConfigError
+
+HELP = "run a benchmark and write its page and results"
+EXPECTS = "one benchmark"
+CHECKOUT = Path(__file__).parents[3]
+"""The folder that holds src/ and benchmarks/, where the package is used from a checkout."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="which one, such as credit")
+    parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
+    parser.add_argument("--model", metavar="NAME", help="for multihop and speed: a folder or, for multihop, a hub's id")
+    parser.add_argument("--data", metavar="FOLDER", help="for multihop with a model: corpus, train and dev files")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed: what is measured (default: cpu)")
+    parser.add_argument("--peer", metavar="PYTHON", help="for speed: the python of an environment that has trl or vllm")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="for speed: one of 49,152 tokens (default: a stand-in)")
+    parser.add_argument("--out", metavar="DIR", help="where jobs run and are kept (default: runs/bench/NAME)")
+
+
+def run(options: argparse.Namespace) -> int:
+    import_benchmarks()
+    from benchmarks.harness.benchmark import find_benchmark, run_benchmark
+
+    try:
+        return run_benchmark(
+            find_benchmark(options.name),
+            Console(),
+            quick=options.quick,
+            seeds=options.seeds,
+            processes=options.jobs,
+            out=options.out,
+            model=options.model,
+            data=options.data,
+            device=options.device,
+            peer=options.peer,
+            tokenizer=options.tokenizer,
+        )
+    except KeyboardInterrupt:
+        print_line("stopped; the same command continues with the jobs that are left")
+        return 130
+
+
+def import_benchmarks(checkout: Path = CHECKOUT) -> None:
+    """Makes the benchmarks of a checkout importable; an installed package has none."""
+    if not (checkout / "benchmarks" / "harness").is_dir():
+        raise ConfigError(
+            "bench: the benchmarks come with a checkout of turnwise and not with the installed package: clone the "
+            "repository and run this there"
+        )
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))

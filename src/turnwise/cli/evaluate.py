@@ -1,0 +1,48 @@
+"""`turnwise eval`: evaluates a run, a checkpoint, any model, or one behind an API."""
+
+import argparse
+
+from rich.console import Console
+
+from turnwise.cli.arguments import add_overrides, print_line
+from turnwise.errors import ConfigError
+
+HELP = "evaluate a run, a checkpoint, any model, or one behind an API"
+EXPECTS = "one run directory, checkpoint or recipe, and overrides a.b=c"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", help="a run directory, one of its checkpoints, or a recipe")
+    add_overrides(parser, "a.b=c", "such as evaluate.tasks=1000")
+    parser.add_argument("--model", metavar="NAME", help="a folder or a model on the hub, in place of the recipe's")
+    parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model plays instead")
+    parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
+    parser.add_argument("--key-env", metavar="VARIABLE", help="the environment variable with the endpoint's key")
+    parser.add_argument(
+        "--api", action="append", default=[], metavar="a=b", help="such as concurrency=4 or options.seed=null"
+    )
+    parser.add_argument("--save", metavar="FILE", help="write the trajectories to a Parquet file")
+    parser.add_argument("--answers", metavar="FILE", help="write the answer to each task as JSON lines")
+    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    from turnwise.agents import ApiAgent, Endpoint
+    from turnwise.evaluation.report import show_evaluation, to_json
+    from turnwise.runs import make_display
+    from turnwise.training.evaluate import load_target, read_endpoint, run_evaluation
+
+    endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
+    if endpoint and options.model:
+        raise ConfigError("--model and --endpoint both name who plays: give one of them")
+    config = load_target(options.what, options.overrides, model=options.model, local=endpoint is None)
+    agent = ApiAgent(endpoint=Endpoint(endpoint), decoding=config.evaluate) if endpoint else None
+    with make_display(Console(stderr=options.json)) as display:
+        result = run_evaluation(config, display, agent=agent, save=options.save, answers=options.answers)
+    name, asked = endpoint.model if endpoint else config.model.name, config.evaluate
+    if options.json:
+        about = {"model": name, "env": config.env.name, "split": asked.split, "temperature": asked.temperature}
+        print_line(to_json(result, {**about, "samples_per_task": asked.samples_per_task, "seed": config.seed}))
+    else:
+        show_evaluation(Console(), name, result)
+    return 0

@@ -1,0 +1,42 @@
+"""`turnwise train`: trains an agent by a recipe."""
+
+import argparse
+from pathlib import Path
+
+from turnwise.cli.arguments import add_overrides, print_line
+
+HELP = "train an agent by a recipe"
+EXPECTS = "one recipe and overrides a.b=c"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="a packaged recipe, such as encyclopedia-grpo, or a YAML file")
+    add_overrides(parser, "a.b=c", "settings that replace the recipe's")
+    parser.add_argument("--run", metavar="DIR", help="the run directory (default: runs/RECIPE)")
+    parser.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
+
+
+def run(options: argparse.Namespace) -> int:
+    from turnwise.ledger import Ledger
+
+    ledger = Ledger()
+    with ledger.spend("prepare"):  # importing torch is time that the run's ledger accounts for
+        from turnwise.config import load_config
+        from turnwise.learner.group import LearnerGroup
+        from turnwise.runs import RunDirectory
+        from turnwise.training.launch import launch
+        from turnwise.training.trainer import run_training
+
+    folder = options.run or Path("runs") / Path(options.recipe).stem
+
+    def train(learners: LearnerGroup) -> RunDirectory:
+        with ledger.spend("prepare"):
+            config = load_config(options.recipe, options.overrides)
+        return run_training(config, folder, resume=options.resume, ledger=ledger, learners=learners)
+
+    directory = launch(train)
+    if directory is None:  # a process that followed; rank 0 prints where the run is
+        return 0
+    print_line(f"The report is in {directory.path / 'report.html'}")
+    print_line(f"The run is in {directory.path}; evaluate it with: turnwise eval {directory.path}")
+    return 0
