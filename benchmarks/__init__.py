@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a page of docs and a flat JSON of results. Part of a checkout, not of the wheel."""
+"""Benchmarks: each fills a page of docs and writes a flat JSON of results. Part of a checkout, not of the wheel."""

@@ -1,1 +1,1 @@
-"""Which estimator is right, and which learns: the oracle's figures and runs on FrozenLake."""
+"""Compares estimators: bias and variance against the oracle's exact gradient, and learning on FrozenLake."""

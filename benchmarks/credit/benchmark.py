@@ -1,6 +1,6 @@
 """`turnwise bench credit`: every estimator on worlds whose gradient is known, and in training on one real game.
 
-Invariant: only the credit differs. In a world, all estimators judge the same episodes; in training, all begin from one
+Invariant: only the credit differs. In a world, all estimators judge the same episodes; in training, all start from one
 cold start per seed, draw the same tasks, sample as many episodes and make as many updates.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from benchmarks.credit import report as credit_report
-from benchmarks.credit.variants import VARIANTS, Variant
-from benchmarks.harness.benchmark import Benchmark, Results, Scope
-from benchmarks.harness.jobs import Figures, Job, Place
+from benchmarks.credit.candidates import CANDIDATES, Candidate
+from benchmarks.harness.benchmark import Benchmark, JobResults, Scope
+from benchmarks.harness.jobs import Job, JobFolders, JobResult
 from benchmarks.harness.report import Report
 from benchmarks.harness.training import training_job
 from turnwise.config import Config, load_config
@@ -32,7 +32,7 @@ LEARNERS: Mapping[str, tuple[str, ...]] = {
     "reward-to-go": (),
     "gigpo": ("credit.turn_gamma=0.95",),
 }
-"""What each estimator has set beside its name, as its paper has it; all else is the recipe's."""
+"""The settings of each estimator beside its name, as in its paper; the rest is the recipe's."""
 
 CRITIC = CriticSettings(optimizer=OptimizerSettings(lr=1e-3))
 """Of the estimators that have one."""
@@ -47,8 +47,8 @@ def plan(scope: Scope) -> list[Job]:
     return [*cold.values(), *worlds, *learning]
 
 
-def report(scope: Scope, results: Results) -> Report:
-    """What the jobs came to, and what they were told to do."""
+def report(scope: Scope, results: JobResults) -> Report:
+    """The results of the jobs, with their settings."""
     made = credit_report.report(scope, results)
     config = _config(scope, 0)
     rollout = config.rollout
@@ -62,30 +62,30 @@ def report(scope: Scope, results: Results) -> Report:
     return replace(made, about=settings | dict(made.about))
 
 
-def measure_moments(settings: Mapping[str, Json], place: Place) -> Figures:
+def measure_moments(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """The job of one world and seed: `{"rloo": {"bias": .01, "variance": 19.3, "snr": .91, "cosine": 1.0}, ...}`."""
-    world, variants = settings["world"], settings["variants"]
+    world, candidates = settings["world"], settings["candidates"]
     assert isinstance(world, str)
-    assert isinstance(variants, Mapping)
+    assert isinstance(candidates, Mapping)
     groups, group_size, samples, seed = (_whole(settings, name) for name in ("groups", "group_size", "samples", "seed"))
-    figures: dict[str, Json] = {}
-    for name, plain in variants.items():
-        variant = Variant.read(name, plain)
+    result: dict[str, Json] = {}
+    for name, plain in candidates.items():
+        candidate = Candidate.read(name, plain)
         moments = measure(
             WORLDS[world],
-            variant.credit,
+            candidate.credit,
             groups=groups,
             group_size=group_size,
             samples=samples,
             seed=seed,
-            critic=variant.critic,
+            critic=candidate.critic,
         )
-        figures[name] = asdict(moments)
-    return figures
+        result[name] = asdict(moments)
+    return result
 
 
 def _cold_start(scope: Scope, seed: int) -> Job:
-    config = _config(scope, seed, "steps=0", "evaluate.tasks=1")  # what it came to, every learner evaluates anyway
+    config = _config(scope, seed, "steps=0", "evaluate.tasks=1")  # every learner evaluates the cold start anyway
     return training_job(f"cold-start/seed-{seed}", config)
 
 
@@ -100,8 +100,8 @@ def _overrides(estimator: str, config: Config) -> list[str]:
 
 
 def _moments(world: str, scope: Scope, seed: int) -> Job:
-    variants = {variant.name: variant.plain() for variant in VARIANTS}
-    settings: dict[str, Json] = {"world": world, "seed": seed, **_sizes(scope), "variants": variants}
+    candidates = {candidate.name: candidate.plain() for candidate in CANDIDATES}
+    settings: dict[str, Json] = {"world": world, "seed": seed, **_sizes(scope), "candidates": candidates}
     return Job(name=f"moments/{world}/seed-{seed}", work=f"{__name__}:measure_moments", settings=settings)
 
 

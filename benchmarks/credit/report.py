@@ -1,4 +1,4 @@
-"""What `turnwise bench credit` says: tables and flat figures of moments and of learning, and the learning curves.
+"""The report of `turnwise bench credit`: tables and flat results of moments and of learning, and the learning curves.
 
 Invariant: every number is a mean over seeds. Differences between estimators are taken within a seed, which shares its
 cold start, tasks and episode seed, before their mean is.
@@ -9,17 +9,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from benchmarks.credit.variants import VARIANTS
-from benchmarks.harness.benchmark import Results, Scope
-from benchmarks.harness.jobs import Figures
+from benchmarks.credit.candidates import CANDIDATES
+from benchmarks.harness.benchmark import JobResults, Scope
+from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.report import Picture, Report
 from benchmarks.harness.results import Estimate, estimate_mean, markdown_table, show_number
 from benchmarks.harness.training import read_column
 from turnwise.runs import Panel, Series
 
 Moments: TypeAlias = Mapping[str, Estimate]
-"""Of one variant in one world: `{"bias": ..., "variance": ..., "snr": ...}`."""
-Runs: TypeAlias = Sequence[Figures]
+"""Of one candidate in one world: `{"bias": ..., "variance": ..., "snr": ...}`."""
+Runs: TypeAlias = Sequence[JobResult]
 """The training jobs of one estimator, seed by seed."""
 
 GAME = "frozen_lake"
@@ -27,29 +27,29 @@ BASE = "grpo"
 """What the other estimators are compared with."""
 
 
-def report(scope: Scope, results: Results) -> Report:
-    """From the jobs' figures to what is published."""
+def report(scope: Scope, results: JobResults) -> Report:
+    """From the jobs' results to what is published."""
     moments = {
-        (world, variant.name): _collect_moments(
-            [results[f"moments/{world}/seed-{seed}"][variant.name] for seed in range(scope.seeds)]
+        (world, candidate.name): _collect_moments(
+            [results[f"moments/{world}/seed-{seed}"][candidate.name] for seed in range(scope.seeds)]
         )
         for world in _names(results, "moments")
-        for variant in VARIANTS
+        for candidate in CANDIDATES
     }
     runs = {
         name: [results[f"learning/{name}/seed-{seed}"] for seed in range(scope.seeds)]
         for name in _names(results, "learning")
     }
     learning = {name: summarise_learning(runs[name], runs[BASE]) for name in runs}
-    curves = {name: summarise_curve(runs[name]) for name in runs}
-    figures: dict[str, float] = {}
+    curves = {name: average_curve(runs[name]) for name in runs}
+    published: dict[str, float] = {}
     for (world, name), found in moments.items():
-        figures |= _flatten(f"oracle/{world}/{name}", found)
+        published |= _flatten(f"oracle/{world}/{name}", found)
     for name in runs:
-        figures |= _flatten(f"{GAME}/{name}", learning[name]) | _flatten(f"{GAME}/{name}/success_at", curves[name])
-        figures |= {f"{GAME}/{name}/{key}": total for key, total in count_effort(runs[name]).items()}
+        published |= _flatten(f"{GAME}/{name}", learning[name]) | _flatten(f"{GAME}/{name}/success_at", curves[name])
+        published |= {f"{GAME}/{name}/{key}": total for key, total in count_effort(runs[name]).items()}
     return Report(
-        figures=figures,
+        results=published,
         parts={
             "learning": _learning_table(learning, {name: count_effort(each) for name, each in runs.items()}),
             "bias": _moments_table(moments, lambda found: f"{_show(found, 'bias', 2)} ({_show(found, 'cosine', 3)})"),
@@ -74,7 +74,7 @@ def summarise_learning(runs: Runs, base: Runs) -> dict[str, Estimate]:
     }
 
 
-def summarise_curve(runs: Runs) -> dict[str, Estimate]:
+def average_curve(runs: Runs) -> dict[str, Estimate]:
     """Held-out success by the step of its evaluation: `{"0": ..., "2": ...}`."""
     steps = read_column(runs[0], "evaluate", "step")
     success = [read_column(run, "evaluate", "evaluate/success") for run in runs]
@@ -82,7 +82,7 @@ def summarise_curve(runs: Runs) -> dict[str, Estimate]:
 
 
 def count_effort(runs: Runs) -> dict[str, float]:
-    """What one run cost, in the mean: episodes sampled for training, and optimizer steps of the policy."""
+    """The mean cost of a run: episodes sampled for training, and optimizer steps of the policy."""
     columns = {"episodes": "rollout/episodes", "updates": "policy/steps_taken"}
     return {
         key: statistics.fmean(math.fsum(read_column(run, "train", column)) for run in runs)
@@ -91,7 +91,7 @@ def count_effort(runs: Runs) -> dict[str, float]:
 
 
 def _collect_moments(per_seed: Sequence[object]) -> dict[str, Estimate]:
-    """A moment that some seed could not tell, such as the direction of a mean that is all noise, is left out."""
+    """A moment that is undefined for some seed, such as the direction of a mean that is all noise, is left out."""
     found: dict[str, list[float]] = {}
     for moments in per_seed:
         assert isinstance(moments, Mapping)
@@ -102,7 +102,7 @@ def _collect_moments(per_seed: Sequence[object]) -> dict[str, Estimate]:
 
 def _moments_table(moments: Mapping[tuple[str, str], Moments], show: Callable[[Moments], str]) -> str:
     worlds = list(dict.fromkeys(world for world, _ in moments))
-    rows = [[variant.label, *(show(moments[world, variant.name]) for world in worlds)] for variant in VARIANTS]
+    rows = [[candidate.label, *(show(moments[world, candidate.name]) for world in worlds)] for candidate in CANDIDATES]
     return markdown_table(["estimator", *worlds], rows)
 
 
@@ -143,7 +143,7 @@ def _line(name: str, curve: Mapping[str, Estimate]) -> Series:
     )
 
 
-def _names(results: Results, kind: str) -> list[str]:
+def _names(results: JobResults, kind: str) -> list[str]:
     """The second part of the jobs' names: `["gae", "grpo"]` of `learning/gae/seed-0`, `learning/grpo/seed-0`, ..."""
     return list(dict.fromkeys(name.split("/")[1] for name in results if name.startswith(f"{kind}/")))
 

@@ -1,29 +1,28 @@
 """`turnwise bench games`: the Echo Trap and what notices it, on the bandit; and rollout shaping on the lake.
 
-Invariant: within a seed the modes begin from one cold start, sample as many episodes and make as many updates, whatever
-watches over them; the seeds are none of those that the monitor's rules and thresholds were chosen on, which are 1 to 44
-and 100 to 119.
+Invariant: within a seed the modes start from one cold start, sample as many episodes and make as many updates; the
+seeds are none of those that the monitor's rules and thresholds were chosen on, which are 1 to 44 and 100 to 119.
 """
 
 from collections.abc import Mapping
 
 from benchmarks.games.health import plan_bandit, plan_lake, read_healthy, report_false_alarms
-from benchmarks.games.shaping import GROUNDS, grounds, plan_shaping, shaping_config
+from benchmarks.games.shaping import ENVIRONMENTS, environments, plan_shaping, shaping_config
 from benchmarks.games.shaping_report import Shaping
 from benchmarks.games.trap import (
     BASE,
     alarm_table,
     count_effort,
     count_shares,
-    courses_of,
+    describe_effort,
     draw_trap,
     flatten,
     flatten_shares,
-    say_effort,
+    read_curves,
     summarise_mode,
     trap_table,
 )
-from benchmarks.harness.benchmark import Benchmark, Results, Scope
+from benchmarks.harness.benchmark import Benchmark, JobResults, Scope
 from benchmarks.harness.jobs import Job
 from benchmarks.harness.report import Report
 from benchmarks.harness.training import training_job
@@ -36,10 +35,10 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "always": ("stability.mode=always",),
     "rloo": ("stability.mode=monitor", "credit.estimator=rloo"),
 }
-"""StarPO by GRPO, monitored alone; with StarPO-S enabled on an alarm; under StarPO-S throughout; and by an estimator
-that does not divide, which the trap has no hold on: a reference for health."""
+"""GRPO with the monitor alone; with StarPO-S enabled on an alarm; with StarPO-S throughout; and RLOO, which does not
+divide by the std and does not fall into the trap: a healthy reference."""
 HEALTHY = ("always", "rloo")
-"""The modes that are meant to stay well; there are more such runs in `games_health`."""
+"""The modes that should stay healthy; `health` has more such runs."""
 FIRST_SEED = 50
 SHAPING_SEEDS = 5
 QUICK_SHAPING_SEEDS = 3
@@ -52,32 +51,32 @@ def plan(scope: Scope) -> list[Job]:
     shaping = [
         job
         for seed in shaping_seeds(scope)
-        for ground in grounds(quick=scope.quick)
-        for job in plan_shaping(ground, seed, quick=scope.quick)
+        for environment in environments(quick=scope.quick)
+        for job in plan_shaping(environment, seed, quick=scope.quick)
     ]
     lake = [] if scope.quick else [plan_lake(seed, shaping=shaping) for seed in shaping_seeds(scope)]
     return [*trap, *shaping, *lake]
 
 
-def report(scope: Scope, results: Results) -> Report:
-    """What the runs came to, and what they were told to do."""
+def report(scope: Scope, results: JobResults) -> Report:
+    """The results of the runs, with their settings."""
     runs = {mode: [results[f"trap/{mode}/seed-{seed}"] for seed in trap_seeds(scope)] for mode in MODES}
-    courses = {mode: courses_of(each) for mode, each in runs.items()}
+    curves = {mode: read_curves(each) for mode, each in runs.items()}
     summaries = {mode: summarise_mode(each, runs[BASE]) for mode, each in runs.items()}
-    shares = {mode: count_shares(each) for mode, each in courses.items()}
+    shares = {mode: count_shares(each) for mode, each in curves.items()}
     effort = {mode: count_effort(each) for mode, each in runs.items()}
     shaping = _shaping(scope, results)
-    false_alarms, figures = report_false_alarms({mode: courses[mode] for mode in HEALTHY} | read_healthy(results))
-    figures |= shaping.figures()
+    false_alarms, published = report_false_alarms({mode: curves[mode] for mode in HEALTHY} | read_healthy(results))
+    published |= shaping.flatten()
     for mode in MODES:
         prefix = f"trap/{mode}"
-        figures |= flatten(prefix, summaries[mode]) | flatten_shares(prefix, shares[mode])
-        figures |= {f"{prefix}/{name}": total for name, total in effort[mode].items()}
+        published |= flatten(prefix, summaries[mode]) | flatten_shares(prefix, shares[mode])
+        published |= {f"{prefix}/{name}": total for name, total in effort[mode].items()}
     return Report(
-        figures=figures,
+        results=published,
         parts={
             "trap": trap_table(summaries, shares, effort),
-            "trap-effort": say_effort(effort),
+            "trap-effort": describe_effort(effort),
             "alarm": alarm_table(summaries, shares),
             "false-alarms": false_alarms,
             **shaping.parts(),
@@ -92,13 +91,13 @@ def trap_seeds(scope: Scope) -> range:
 
 
 def shaping_seeds(scope: Scope) -> range:
-    """Fewer than the trap's: a table has many cells, and its runs are no rare event."""
+    """Fewer than the trap's, since a table has many cells."""
     return range(FIRST_SEED, FIRST_SEED + min(scope.seeds, QUICK_SHAPING_SEEDS if scope.quick else SHAPING_SEEDS))
 
 
-def _shaping(scope: Scope, results: Results) -> Shaping:
+def _shaping(scope: Scope, results: JobResults) -> Shaping:
     seeds = shaping_seeds(scope)
-    configs = {name: shaping_config(name, seeds[0], quick=scope.quick) for name in grounds(quick=scope.quick)}
+    configs = {name: shaping_config(name, seeds[0], quick=scope.quick) for name in environments(quick=scope.quick)}
     return Shaping(results=results, configs=configs, seeds=seeds, quick=scope.quick)
 
 
@@ -109,7 +108,7 @@ def _settings(scope: Scope, shaping: Shaping) -> dict[str, str]:
         "seeds/trap": ", ".join(map(str, trap_seeds(scope))),
         "seeds/shaping": ", ".join(map(str, shaping.seeds)),
     }
-    settings |= {f"recipe/{name}": GROUNDS[name].recipe for name in shaping.configs}
+    settings |= {f"recipe/{name}": ENVIRONMENTS[name].recipe for name in shaping.configs}
     return settings | {f"settings/{name}": _describe(config) for name, config in shaping.configs.items()}
 
 

@@ -1,29 +1,29 @@
-"""The course of one training run, as far as a trap is concerned: its peak, its fall, its alarm, and which came first.
+"""The success curve of one training run: its peak, its fall, its first alarm, and which came first.
 
-Invariant: all of it is read off two curves, success and alarm, step by step from step 1; nothing else decides whether a
-run is said to be trapped, and alarms have no part in that.
+Invariant: all of it comes from two series, success and alarm, step by step from step 1. Success alone decides whether a
+run counts as trapped.
 """
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness.jobs import Figures
+from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.training import read_column
 
 WINDOW = 5
-"""Steps in the trailing mean, by which a run's peak and its fall are told."""
+"""Steps in the trailing mean that defines a run's peak and fall."""
 LAST = 10
 """Steps at the end whose mean is the run's final success."""
 FALL = 0.5
-"""The share of its peak that a run must keep not to have fallen."""
+"""A run has fallen below this share of its peak."""
 LONG_ENOUGH = 50
-"""Steps without which a run's silence says nothing: the monitor needs some to know it, and a fall takes some to see."""
+"""A shorter run without an alarm proves nothing: the monitor needs steps to calibrate, and a fall takes steps too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How one run went: `Course(steps=120, final=.02, peak=.55, trapped=True, fallen_at=44, alarm_at=31)`."""
+class Curve:
+    """One run: `Curve(steps=120, final=.02, peak=.55, trapped=True, fallen_at=44, alarm_at=31)`."""
 
     steps: int
     final: float
@@ -33,7 +33,7 @@ class Course:
     trapped: bool
     """The run ended below half of its peak."""
     fallen_at: int | None
-    """The first step after the peak at which half of it was lost; a run may have come back since."""
+    """The first step after the peak at which half of it was lost; a run may have recovered since."""
     alarm_at: int | None
     """The step of the first alarm."""
 
@@ -48,12 +48,12 @@ class Course:
         return self.lead is not None and self.lead > 0
 
 
-def trace_course(success: Sequence[float], alarms: Sequence[float]) -> Course:
-    """From the curves of a run: the success it sampled, and 1 where an alarm was standing."""
+def trace_curve(success: Sequence[float], alarms: Sequence[float]) -> Curve:
+    """From a run's sampled success, and 1 at steps with an alarm."""
     trailing = trailing_mean(success)
     peak = max(trailing.values())
     summit = max(step for step, mean in trailing.items() if mean == peak)
-    return Course(
+    return Curve(
         steps=len(success),
         final=statistics.fmean(success[-LAST:]),
         peak=peak,
@@ -63,9 +63,9 @@ def trace_course(success: Sequence[float], alarms: Sequence[float]) -> Course:
     )
 
 
-def read_course(run: Figures) -> Course:
-    """The course of a training job."""
-    return trace_course(read_column(run, "train", "rollout/success"), read_column(run, "train", "stability/alarm"))
+def read_curve(run: JobResult) -> Curve:
+    """The curve of a training job."""
+    return trace_curve(read_column(run, "train", "rollout/success"), read_column(run, "train", "stability/alarm"))
 
 
 def trailing_mean(values: Sequence[float], window: int = WINDOW) -> dict[int, float]:
@@ -80,23 +80,23 @@ def trailing_mean(values: Sequence[float], window: int = WINDOW) -> dict[int, fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalseAlarms:
-    """Alarms in runs that were well: `FalseAlarms(runs=25, steps=(60, 100), healthy=24, alarmed=0)`."""
+    """Alarms in healthy runs: `FalseAlarms(runs=25, steps=(60, 100), healthy=24, alarmed=0)`."""
 
     runs: int
     steps: tuple[int, int]
-    """Those of the shortest run and of the longest: the more there are, the more a silence says."""
+    """Of the shortest run and of the longest."""
     healthy: int
-    """Those that went on for long enough and did not end trapped; one that fell and came back is among them."""
+    """Runs that were long enough and did not end trapped; one that fell and recovered counts."""
     alarmed: int
-    """The healthy ones in which an alarm was raised all the same."""
+    """Healthy runs with an alarm."""
 
 
-def count_false_alarms(courses: Sequence[Course]) -> FalseAlarms:
-    """How often the monitor cried wolf."""
-    healthy = [course for course in courses if not course.trapped and course.steps >= LONG_ENOUGH]
-    alarmed = sum(course.alarm_at is not None for course in healthy)
-    lengths = [course.steps for course in courses]
-    return FalseAlarms(runs=len(courses), steps=(min(lengths), max(lengths)), healthy=len(healthy), alarmed=alarmed)
+def count_false_alarms(curves: Sequence[Curve]) -> FalseAlarms:
+    """How often the monitor raised a false alarm."""
+    healthy = [curve for curve in curves if not curve.trapped and curve.steps >= LONG_ENOUGH]
+    alarmed = sum(curve.alarm_at is not None for curve in healthy)
+    lengths = [curve.steps for curve in curves]
+    return FalseAlarms(runs=len(curves), steps=(min(lengths), max(lengths)), healthy=len(healthy), alarmed=alarmed)
 
 
 def _first(steps: Iterable[int]) -> int | None:

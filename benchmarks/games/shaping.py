@@ -1,6 +1,6 @@
-"""Rollout shaping: what a fixed budget of episodes is spent on, one question per table of RAGEN's (arXiv 2504.20073).
+"""Rollout shaping: how to spend a fixed budget of episodes, one question per table of RAGEN's (arXiv 2504.20073).
 
-Invariant: within a ground, all cells begin from cold starts made alike, sample as many episodes and make as many
+Invariant: within an environment, all cells start from equal cold starts, sample as many episodes and make as many
 updates; a cell changes the one thing it asks about. The cell that changes nothing is trained once and stands in all
 tables.
 """
@@ -18,7 +18,7 @@ class Question:
     """One setting, and the values it is tried at: a table with a row per value."""
 
     name: str
-    """As it is called in jobs and figures: `responses`."""
+    """In the names of jobs and results: `responses`."""
     title: str
     """What the rows are, for a table's first column."""
     values: Sequence[int]
@@ -29,19 +29,19 @@ class Question:
     overrides: Callable[[Config, int], Sequence[str]]
     """What a value changes of the recipe."""
     paper: Mapping[str, Mapping[int, float]]
-    """The paper's success in percent, by ground and value, where it has the same game."""
+    """The paper's success in percent, by environment and value, where it has the same game."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """A game to ask on."""
+class Environment:
+    """A game that the questions are tried on."""
 
     title: str
     recipe: str
     overrides: tuple[str, ...] = ()
     questions: tuple[Question, ...]
     quick: bool = False
-    """Whether a quick run asks here too."""
+    """Whether a quick run includes it."""
 
 
 def _actions_per_turn(config: Config) -> int:
@@ -50,7 +50,7 @@ def _actions_per_turn(config: Config) -> int:
     return actions
 
 
-def _spread(config: Config, responses: int) -> list[str]:
+def _redistribute(config: Config, responses: int) -> list[str]:
     """The same episodes over more or fewer tasks."""
     budget = config.rollout.groups_per_step * config.rollout.group_size
     assert budget % responses == 0, f"{budget} episodes are no groups of {responses}"
@@ -63,7 +63,7 @@ RESPONSES = Question(
     values=(32, 16, 8, 4, 2, 1),
     quick=(16, 8, 2),
     own=lambda config: config.rollout.group_size,
-    overrides=_spread,
+    overrides=_redistribute,
     paper={
         "frozen_lake": {32: 18.0, 16: 19.5, 8: 17.2, 4: 21.5, 2: 12.5, 1: 12.5},
         "sokoban": {32: 21.1, 16: 20.3, 8: 20.3, 4: 20.7, 2: 19.9, 1: 19.5},
@@ -87,35 +87,35 @@ ONLINE = Question(
     values=(1, 5, 10),
     quick=(1, 5, 10),
     own=lambda config: config.rollout.updates_per_rollout,
-    overrides=lambda config, serves: [f"rollout.updates_per_rollout={serves}"],
+    overrides=lambda config, updates: [f"rollout.updates_per_rollout={updates}"],
     paper={},
 )
 QUESTIONS = (RESPONSES, ACTIONS, ONLINE)
 
 _LAKE = "games-frozen-lake"
-GROUNDS = {
-    "frozen_lake": Ground(title="FrozenLake", recipe=_LAKE, questions=QUESTIONS, quick=True),
-    "frozen_lake_ppo": Ground(
+ENVIRONMENTS = {
+    "frozen_lake": Environment(title="FrozenLake", recipe=_LAKE, questions=QUESTIONS, quick=True),
+    "frozen_lake_ppo": Environment(
         title="FrozenLake, PPO",
         recipe=_LAKE,
         overrides=("credit.estimator=gae", "learner.critic.optimizer.lr=1e-3"),
         questions=(RESPONSES,),
     ),
-    "sokoban": Ground(title="Sokoban", recipe="games-sokoban", questions=QUESTIONS),
+    "sokoban": Environment(title="Sokoban", recipe="games-sokoban", questions=QUESTIONS),
 }
 QUICK = ("steps=10", "evaluate.tasks=128")
 
 
-def grounds(*, quick: bool) -> list[str]:
-    """The games that are asked on, by name."""
-    return [name for name, ground in GROUNDS.items() if ground.quick or not quick]
+def environments(*, quick: bool) -> list[str]:
+    """The games of a run, by name."""
+    return [name for name, environment in ENVIRONMENTS.items() if environment.quick or not quick]
 
 
 def values(question: Question, config: Config, *, quick: bool) -> list[int]:
-    """The rows of a table; a response alone has nobody to be compared with, so some estimators go without it."""
+    """The rows of a table; group-relative estimators have none for one response per task."""
     tried = question.quick if quick else question.values
-    lonely = question is RESPONSES and config.credit.compares_groups
-    return [value for value in tried if not (lonely and value == 1)]
+    grouped = question is RESPONSES and config.credit.compares_groups
+    return [value for value in tried if not (grouped and value == 1)]
 
 
 def cell_name(question: Question, config: Config, value: int) -> str:
@@ -123,38 +123,38 @@ def cell_name(question: Question, config: Config, value: int) -> str:
     return "base" if value == question.own(config) else f"{question.name}-{value}"
 
 
-def shaping_config(ground: str, seed: int, *overrides: str, quick: bool) -> Config:
-    """The recipe of a ground, for one seed, with what a cell changes."""
-    chosen = GROUNDS[ground]
+def shaping_config(environment: str, seed: int, *overrides: str, quick: bool) -> Config:
+    """The recipe of an environment, for one seed, with what a cell changes."""
+    chosen = ENVIRONMENTS[environment]
     return load_config(chosen.recipe, [*chosen.overrides, *(QUICK if quick else ()), f"seed={seed}", *overrides])
 
 
-def plan_shaping(ground: str, seed: int, *, quick: bool) -> list[Job]:
-    """The cells of one ground and seed, after the cold starts they begin from.
+def plan_shaping(environment: str, seed: int, *, quick: bool) -> list[Job]:
+    """The cells of one environment and seed, after the cold starts they start from.
 
     Demonstrations are played under the same limit of actions per turn as the agent plays, so each has its own.
     """
-    base = shaping_config(ground, seed, quick=quick)
+    base = shaping_config(environment, seed, quick=quick)
     colds: dict[int, Job] = {}
     jobs: dict[str, Job] = {}
-    for question in GROUNDS[ground].questions:
+    for question in ENVIRONMENTS[environment].questions:
         for value in values(question, base, quick=quick):
             changed = question.overrides(base, value)
-            config = shaping_config(ground, seed, *changed, quick=quick)
+            config = shaping_config(environment, seed, *changed, quick=quick)
             actions = _actions_per_turn(config)
             if actions not in colds:
                 alike = ACTIONS.overrides(base, actions)
-                cold = shaping_config(ground, seed, *alike, "steps=0", "evaluate.tasks=1", quick=quick)
-                colds[actions] = training_job(cold_start_name(ground, config, seed), cold)
-            name = job_name(ground, cell_name(question, base, value), seed)
+                cold = shaping_config(environment, seed, *alike, "steps=0", "evaluate.tasks=1", quick=quick)
+                colds[actions] = training_job(cold_start_name(environment, config, seed), cold)
+            name = job_name(environment, cell_name(question, base, value), seed)
             jobs.setdefault(name, training_job(name, config, after=colds[actions]))
     return [*colds.values(), *jobs.values()]
 
 
-def cold_start_name(ground: str, config: Config, seed: int) -> str:
-    """The job that a cell with this config begins from."""
-    return job_name(ground, f"cold-start-{_actions_per_turn(config)}", seed)
+def cold_start_name(environment: str, config: Config, seed: int) -> str:
+    """The job that a cell with this config starts from."""
+    return job_name(environment, f"cold-start-{_actions_per_turn(config)}", seed)
 
 
-def job_name(ground: str, cell: str, seed: int) -> str:
-    return f"shaping/{ground}/{cell}/seed-{seed}"
+def job_name(environment: str, cell: str, seed: int) -> str:
+    return f"shaping/{environment}/{cell}/seed-{seed}"

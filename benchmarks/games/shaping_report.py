@@ -1,4 +1,4 @@
-"""What rollout shaping came to: one table per question in the shape of RAGEN's, with a column per game, and curves.
+"""The report of rollout shaping: one table per question in the shape of RAGEN's, with a column per game, and curves.
 
 Invariant: a table's rows differ in what it asks about and in nothing else; the cell that changes nothing is the same
 runs in every table.
@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.credit.report import Runs
-from benchmarks.games.curve import read_course
-from benchmarks.games.shaping import GROUNDS, QUESTIONS, Question, cell_name, job_name, values
-from benchmarks.games.trap import count_effort, draw_line, flatten, say_effort, summarise_curve
-from benchmarks.harness.benchmark import Results
+from benchmarks.games.curve import read_curve
+from benchmarks.games.shaping import ENVIRONMENTS, QUESTIONS, Question, cell_name, job_name, values
+from benchmarks.games.trap import average_curve, count_effort, describe_effort, draw_line, flatten
+from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.report import Picture
 from benchmarks.harness.results import Estimate, estimate_mean, markdown_table
 from benchmarks.harness.training import read_column
@@ -21,83 +21,87 @@ from turnwise.runs import Panel
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shaping:
-    """The runs of every cell, by ground."""
+    """The runs of every cell, by environment."""
 
-    results: Results
+    results: JobResults
     configs: Mapping[str, Config]
-    """The recipe of each ground that was asked on."""
+    """The recipe of each environment."""
     seeds: Sequence[int]
     quick: bool
 
-    def rows(self, ground: str, question: Question) -> dict[int, Runs]:
-        """The runs of a question by the value tried; none where the ground was not asked."""
-        if question not in GROUNDS[ground].questions:
+    def rows(self, environment: str, question: Question) -> dict[int, Runs]:
+        """The runs of a question by the value tried; none where the environment has no such question."""
+        if question not in ENVIRONMENTS[environment].questions:
             return {}
-        config = self.configs[ground]
+        config = self.configs[environment]
         cells = {value: cell_name(question, config, value) for value in values(question, config, quick=self.quick)}
         return {
-            value: [self.results[job_name(ground, cell, seed)] for seed in self.seeds] for value, cell in cells.items()
+            value: [self.results[job_name(environment, cell, seed)] for seed in self.seeds]
+            for value, cell in cells.items()
         }
 
     def tables(self) -> Iterator[tuple[str, Question, dict[int, Runs]]]:
-        for ground in self.configs:
-            for question in GROUNDS[ground].questions:
-                yield ground, question, self.rows(ground, question)
+        for environment in self.configs:
+            for question in ENVIRONMENTS[environment].questions:
+                yield environment, question, self.rows(environment, question)
 
-    def effort(self, ground: str) -> dict[str, Mapping[str, float]]:
-        """What a run of each cell cost, in the mean."""
+    def effort(self, environment: str) -> dict[str, Mapping[str, float]]:
+        """The mean cost of a run of each cell."""
         return {
             f"{question.title} {value}": count_effort(runs)
-            for question in GROUNDS[ground].questions
-            for value, runs in self.rows(ground, question).items()
+            for question in ENVIRONMENTS[environment].questions
+            for value, runs in self.rows(environment, question).items()
         }
 
-    def figures(self) -> dict[str, float]:
+    def flatten(self) -> dict[str, float]:
         flat: dict[str, float] = {}
-        for ground, question, rows in self.tables():
+        for environment, question, rows in self.tables():
             for value, runs in rows.items():
-                prefix = f"shaping/{ground}/{question.name}-{value}"
+                prefix = f"shaping/{environment}/{question.name}-{value}"
                 flat |= flatten(prefix, summarise_cell(runs))
                 flat |= {f"{prefix}/{name}": total for name, total in count_effort(runs).items()}
         return flat
 
     def parts(self) -> dict[str, str]:
-        """A table for every question, and what their runs cost."""
-        effort = [f"{GROUNDS[ground].title}. {say_effort(self.effort(ground))}" for ground in self.configs]
+        """A table for every question, and the cost of their runs."""
+        effort = [
+            f"{ENVIRONMENTS[environment].title}. {describe_effort(self.effort(environment))}"
+            for environment in self.configs
+        ]
         return {question.name: self._table(question) for question in QUESTIONS} | {
             "shaping-effort": "\n\n".join(effort)
         }
 
     def picture(self) -> Picture:
-        """Sampled success over steps: a panel per question and ground, a line per value; bands would hide them."""
+        """Sampled success over steps: a panel per question and environment, a line per value; bands would hide them."""
         panels = [
             Panel(
-                title=f"{GROUNDS[ground].title}: {question.name}",
+                title=f"{ENVIRONMENTS[environment].title}: {question.name}",
                 series=[
-                    dataclasses.replace(draw_line(str(value), summarise_curve(runs, "rollout/success")), band=None)
+                    dataclasses.replace(draw_line(str(value), average_curve(runs, "rollout/success")), band=None)
                     for value, runs in rows.items()
                 ],
             )
-            for ground, question, rows in self.tables()
+            for environment, question, rows in self.tables()
         ]
         return Picture(
             name="shaping", title="Success by rollout shaping", panels=panels, x_label="step", y_label="success"
         )
 
     def _table(self, question: Question) -> str:
-        asked = {ground: rows for ground in self.configs if (rows := self.rows(ground, question))}
+        tables = {environment: rows for environment in self.configs if (rows := self.rows(environment, question))}
         header, columns = [question.title], []
-        for ground, rows in asked.items():
+        for environment, rows in tables.items():
             found = {value: summarise_cell(runs) for value, runs in rows.items()}
-            paper = question.paper.get(ground)
-            title = GROUNDS[ground].title
+            paper = question.paper.get(environment)
+            title = ENVIRONMENTS[environment].title
             header += [title, f"{title}, gain", *([f"RAGEN's {title}"] if paper else [])]
             columns += [
                 {value: _percent(one["success"]) for value, one in found.items()},
                 {value: _percent(one["gain"], signed=True) for value, one in found.items()},
                 *([{value: f"{percent:.1f}" for value, percent in paper.items()}] if paper else []),
             ]
-        tried = [value for value in question.values if any(value in rows for rows in asked.values())]
+        tried = [value for value in question.values if any(value in rows for rows in tables.values())]
         return markdown_table(
             header, [[str(value), *(column.get(value, "–") for column in columns)] for value in tried]
         )
@@ -110,7 +114,7 @@ def summarise_cell(runs: Runs) -> dict[str, Estimate]:
         "before": estimate_mean([one[0] for one in success]),
         "success": estimate_mean([one[-1] for one in success]),
         "gain": estimate_mean([one[-1] - one[0] for one in success]),
-        "sampled": estimate_mean([read_course(run).final for run in runs]),
+        "sampled": estimate_mean([read_curve(run).final for run in runs]),
     }
 
 

@@ -1,7 +1,7 @@
-"""What the trap study came to: success by mode, the alarm against the fall, false alarms, and the curves.
+"""The report of the trap study: success by mode, the alarm against the fall, false alarms, and the curves.
 
 Invariant: differences between modes are taken within a seed, which shares its cold start, tasks and episode
-seeds, before their mean is; what no run can tell (the lead of an alarm where nothing fell) is left out,
+seeds, before their mean is; what no run has (the lead of an alarm where nothing fell) is left out,
 never zero.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from benchmarks.credit.report import Runs
-from benchmarks.games.curve import Course, FalseAlarms, read_course, trailing_mean
+from benchmarks.games.curve import Curve, FalseAlarms, read_curve, trailing_mean
 from benchmarks.harness.report import Picture
 from benchmarks.harness.results import Estimate, estimate_mean, markdown_table
 from benchmarks.harness.training import read_column
@@ -30,37 +30,37 @@ CURVES = {
 }
 
 
-def courses_of(runs: Runs) -> list[Course]:
-    return [read_course(run) for run in runs]
+def read_curves(runs: Runs) -> list[Curve]:
+    return [read_curve(run) for run in runs]
 
 
 def summarise_mode(runs: Runs, base: Runs) -> dict[str, Estimate]:
     """Means over seeds: final success, sampled and held out, with its difference to the base mode; the peak; and, of
     the runs that have them, the steps of alarm and fall and the lead between."""
-    courses, other = courses_of(runs), courses_of(base)
+    curves, other = read_curves(runs), read_curves(base)
     held, held_other = _held_out(runs), _held_out(base)
     found = {
         "before": [read_column(run, "evaluate", "evaluate/success")[0] for run in runs],
-        "peak": [course.peak for course in courses],
-        "success": [course.final for course in courses],
-        f"success_minus_{BASE}": [one.final - two.final for one, two in zip(courses, other, strict=True)],
+        "peak": [curve.peak for curve in curves],
+        "success": [curve.final for curve in curves],
+        f"success_minus_{BASE}": [one.final - two.final for one, two in zip(curves, other, strict=True)],
         "held_out": held,
         f"held_out_minus_{BASE}": [one - two for one, two in zip(held, held_other, strict=True)],
-        "alarm_at": [float(course.alarm_at) for course in courses if course.alarm_at is not None],
-        "fallen_at": [float(course.fallen_at) for course in courses if course.fallen_at is not None],
-        "lead": [float(course.lead) for course in courses if course.lead is not None],
+        "alarm_at": [float(curve.alarm_at) for curve in curves if curve.alarm_at is not None],
+        "fallen_at": [float(curve.fallen_at) for curve in curves if curve.fallen_at is not None],
+        "lead": [float(curve.lead) for curve in curves if curve.lead is not None],
         "rollbacks": [read_column(run, "train", "stability/rollbacks")[-1] for run in runs],
     }
     return {name: estimate_mean(values) for name, values in found.items() if values}
 
 
-def count_shares(courses: Sequence[Course]) -> dict[str, tuple[int, int]]:
+def count_shares(curves: Sequence[Curve]) -> dict[str, tuple[int, int]]:
     """How many runs were trapped and alarmed, and how many of the trapped were warned before they fell."""
-    trapped = [course for course in courses if course.trapped]
+    trapped = [curve for curve in curves if curve.trapped]
     return {
-        "trapped": (len(trapped), len(courses)),
-        "alarmed": (sum(course.alarm_at is not None for course in courses), len(courses)),
-        "warned": (sum(course.warned for course in trapped), len(trapped)),
+        "trapped": (len(trapped), len(curves)),
+        "alarmed": (sum(curve.alarm_at is not None for curve in curves), len(curves)),
+        "warned": (sum(curve.warned for curve in trapped), len(trapped)),
     }
 
 
@@ -86,13 +86,13 @@ def count_effort(runs: Runs) -> dict[str, float]:
     return {"episodes": _total(runs, "rollout/episodes"), "updates": taken + idle, "idle": idle}
 
 
-def say_effort(effort: Mapping[str, Mapping[str, float]]) -> str:
-    """One sentence: that samples and updates were equal, or who had how many of what."""
+def describe_effort(effort: Mapping[str, Mapping[str, float]]) -> str:
+    """One sentence: that samples and updates were equal, or each run's counts."""
     first = next(iter(effort.values()))
     if all(one[name] == first[name] for one in effort.values() for name in ("episodes", "updates")):
         return (
             f"Samples and updates are equal: every run sampled {first['episodes']:,.0f} episodes and made "
-            f"{first['updates']:,.0f} updates of the policy{_say_idle(effort)}."
+            f"{first['updates']:,.0f} updates of the policy{_describe_idle(effort)}."
         )
     unequal = "; ".join(
         f"{name}: {one['episodes']:,.1f} episodes, {one['updates']:,.1f} updates" for name, one in effort.items()
@@ -100,7 +100,7 @@ def say_effort(effort: Mapping[str, Mapping[str, float]]) -> str:
     return f"**Samples or updates were not equal**, in the mean per run: {unequal}."
 
 
-def _say_idle(effort: Mapping[str, Mapping[str, float]]) -> str:
+def _describe_idle(effort: Mapping[str, Mapping[str, float]]) -> str:
     most = max(effort, key=lambda name: effort[name]["idle"])
     idle = effort[most]["idle"]
     return f" (some with a gradient of exactly zero: at most {idle:.1f} per run, of {most})" if idle else ""
@@ -144,11 +144,11 @@ def false_alarm_table(found: Mapping[str, FalseAlarms]) -> str:
 
 
 def draw_trap(runs: Mapping[str, Runs], summaries: Mapping[str, Estimates]) -> Picture:
-    """Trailing means over steps with bands; what is no share is drawn as one of its highest mean, which is said."""
+    """Trailing means over steps with bands; a metric that is no share is divided by its highest mean, as titled."""
     alarm = summaries[BASE].get("alarm_at")
     panels = []
     for title, column in CURVES.items():
-        lines = {mode: summarise_curve(each, column) for mode, each in runs.items()}
+        lines = {mode: average_curve(each, column) for mode, each in runs.items()}
         top = max((point.mean for line in lines.values() for point in line.values()), default=1.0) or 1.0
         scale = 1.0 if title == "success" else top
         series = [draw_line(mode, line, scale) for mode, line in lines.items()]
@@ -158,7 +158,7 @@ def draw_trap(runs: Mapping[str, Runs], summaries: Mapping[str, Estimates]) -> P
     return Picture(name="trap", title="The Echo Trap on the Bandit", panels=panels, x_label="step", y_label="")
 
 
-def summarise_curve(runs: Runs, column: str) -> dict[int, Estimate]:
+def average_curve(runs: Runs, column: str) -> dict[int, Estimate]:
     """The trailing mean of a metric, step by step, over seeds."""
     curves = [trailing_mean(read_column(run, "train", column)) for run in runs]
     steps = [step for step in curves[0] if all(math.isfinite(curve[step]) for curve in curves)]

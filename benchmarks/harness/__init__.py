@@ -1,4 +1,4 @@
-"""Benchmarks: many small, independent jobs, and the pages, pictures and figures made from what they return.
+"""The harness: runs a benchmark's independent jobs in processes, and publishes a page, pictures and results from them.
 
 plan -> [Job] -> workers (N processes) -> result.json each -> Report -> docs/NAME.md, benchmarks/results/NAME.json
 """
@@ -9,4 +9,4 @@ BENCHMARKS = {
     "multihop": "benchmarks.multihop.benchmark",
     "speed": "benchmarks.speed.benchmark",
 }
-"""The modules by the names `turnwise bench` knows; each has a `BENCHMARK`. Nothing heavy is imported to list them."""
+"""The modules by the names that `turnwise bench` takes; each has a `BENCHMARK`, imported when it is run."""

@@ -1,7 +1,7 @@
-"""A benchmark's jobs: what each is, where it lies, and whether it has been done.
+"""A benchmark's jobs: what each does, its folder, and whether it is done.
 
 Invariant: a job is done exactly when its folder holds a whole `result.json` that names the same work and settings, its
-own and those of the job it begins from; so a benchmark that was stopped goes on, and one that was changed does not mix.
+own and those of the job it starts from; so a benchmark that was stopped continues, and a changed one starts over.
 """
 
 import json
@@ -15,7 +15,7 @@ from turnwise.errors import RunError
 from turnwise.runs.files import read_json, write_json
 from turnwise.types import Json
 
-Figures: TypeAlias = Mapping[str, Json]
+JobResult: TypeAlias = Mapping[str, Json]
 """What a job returns: `{"evaluate": {"step": [0, 10], "evaluate/success": [0.31, 0.64]}}`."""
 
 JOB, RESULT, LOG = "job.json", "result.json", "log.txt"
@@ -28,14 +28,14 @@ class Job:
     name: str
     """Unique in its benchmark; also its folder beneath the benchmark's."""
     work: str
-    """`module:function`, called in another process as `function(settings, place)`; it returns `Figures`."""
+    """`module:function`, called in another process as `function(settings, folders)`; it returns `JobResult`."""
     settings: Mapping[str, Json] = field(default_factory=dict)
-    """All that the figures depend on, beside the code."""
+    """All that the results depend on, beside the code."""
     after: "Job | None" = None
-    """The job whose folder this one begins from, such as a shared cold start."""
+    """The job whose folder this one starts from, such as a shared cold start."""
 
     def identity(self) -> dict[str, Json]:
-        """What makes it this job and no other, in JSON's own types; its name is only where it lies."""
+        """All that decides its result, in JSON's own types; its name only says where it is stored."""
         after = None if self.after is None else {"name": self.after.name, **self.after.identity()}
         plain: dict[str, Json] = json.loads(
             json.dumps({"work": self.work, "settings": self.settings, "after": after}, allow_nan=False)
@@ -44,23 +44,23 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a job works."""
+class JobFolders:
+    """The folders that a job reads and writes."""
 
-    folder: Path
-    """Its own: whatever it writes there is found again when it is taken up after an interruption."""
+    own: Path
+    """What it writes here is still there when it continues after an interruption."""
     before: Path | None
-    """That of the job it comes after."""
+    """The folder of the job it starts from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a job: figures, or one line about what went wrong."""
+class JobOutcome:
+    """A job's result, or one line about its failure."""
 
     job: Job
-    figures: Figures | None = None
+    result: JobResult | None = None
     about: Mapping[str, str] = field(default_factory=dict)
-    """The machine and the versions that made the figures."""
+    """The machine and the versions that produced the result."""
     seconds: float = 0.0
     failure: str = ""
     kept: bool = False
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def order_jobs(jobs: Iterable[Job]) -> list[Job]:
-    """Every job once, and those they begin from before them, in the order they were given."""
+    """Every job once, after the job it starts from, in the order given."""
     ordered: dict[str, Job] = {}
     for job in jobs:
         chain = [job]
@@ -82,39 +82,39 @@ def order_jobs(jobs: Iterable[Job]) -> list[Job]:
     return list(ordered.values())
 
 
-def place_of(job: Job, root: Path) -> Place:
-    """Where a job works, beneath the benchmark's folder."""
-    return Place(folder=root / job.name, before=None if job.after is None else root / job.after.name)
+def folders_of(job: Job, root: Path) -> JobFolders:
+    """A job's folders, beneath the benchmark's."""
+    return JobFolders(own=root / job.name, before=None if job.after is None else root / job.after.name)
 
 
-def read_outcome(job: Job, root: Path) -> Outcome | None:
-    """What the job came to when it was done before; None when it is still, or again, to be done."""
+def read_outcome(job: Job, root: Path) -> JobOutcome | None:
+    """The stored outcome of a job that is done; None when it has to run, or run again."""
     file = root / job.name / RESULT
     if not file.is_file():
         return None
-    result = read_json(file)
-    if result.get("job") != job.identity():
+    stored = read_json(file)
+    if stored.get("job") != job.identity():
         return None
-    figures, about, seconds = result["figures"], result["about"], result["seconds"]
-    assert isinstance(figures, dict)
+    result, about, seconds = stored["result"], stored["about"], stored["seconds"]
+    assert isinstance(result, dict)
     assert isinstance(about, dict)
     assert isinstance(seconds, int | float)
-    return Outcome(job=job, figures=figures, about=about, seconds=float(seconds), kept=True)
+    return JobOutcome(job=job, result=result, about=about, seconds=float(seconds), kept=True)
 
 
-def write_outcome(outcome: Outcome, root: Path) -> None:
-    """Makes the job done."""
-    result = {
+def write_outcome(outcome: JobOutcome, root: Path) -> None:
+    """Stores the outcome, which marks the job as done."""
+    stored = {
         "job": outcome.job.identity(),
-        "figures": outcome.figures,
+        "result": outcome.result,
         "about": outcome.about,
         "seconds": round(outcome.seconds, 3),
     }
-    write_json(root / outcome.job.name / RESULT, result)
+    write_json(root / outcome.job.name / RESULT, stored)
 
 
-def make_room(job: Job, root: Path) -> None:
-    """Prepares the folder of a job about to begin: kept where the same job was interrupted, else emptied."""
+def prepare_folder(job: Job, root: Path) -> None:
+    """Prepares the folder of a job about to start: kept where the same job was interrupted, else emptied."""
     folder = root / job.name
     begun = next((read_json(folder / name) for name in (JOB, RESULT) if (folder / name).is_file()), None)
     if begun is None and folder.is_dir() and any(folder.iterdir()):
@@ -125,6 +125,6 @@ def make_room(job: Job, root: Path) -> None:
     write_json(folder / JOB, {"job": job.identity()})
 
 
-def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those that have no figures."""
-    return [outcome for outcome in outcomes if outcome.figures is None]
+def failures(outcomes: Sequence[JobOutcome]) -> list[JobOutcome]:
+    """The jobs without a result."""
+    return [outcome for outcome in outcomes if outcome.result is None]

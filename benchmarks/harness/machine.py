@@ -1,4 +1,4 @@
-"""What figures were made on and with, in words; never the name of the machine."""
+"""The machine and the package versions behind a result, in words; never the name of the machine."""
 
 import os
 import platform

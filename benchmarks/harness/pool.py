@@ -1,6 +1,6 @@
-"""Runs a benchmark's jobs in several processes; what was done before is not done again.
+"""Runs a benchmark's jobs in several processes; jobs that are done are not run again.
 
-Invariant: a job that fails, even one that takes its process with it, costs itself and the jobs that begin from it.
+Invariant: a job that fails, even one that kills its process, costs itself and the jobs that start from it.
 """
 
 import contextlib
@@ -12,27 +12,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.harness.jobs import Job, Outcome, order_jobs, read_outcome
+from benchmarks.harness.jobs import Job, JobOutcome, order_jobs, read_outcome
 from benchmarks.harness.progress import JobProgress
-from benchmarks.harness.worker import ENVIRONMENT, serve
+from benchmarks.harness.worker import VARIABLES, run_worker
 
 
-def run_jobs(jobs: Iterable[Job], root: Path, *, processes: int, progress: JobProgress) -> list[Outcome]:
-    """Does what is not yet done and returns every job's outcome, in the jobs' order."""
+def run_jobs(jobs: Iterable[Job], root: Path, *, processes: int, progress: JobProgress) -> list[JobOutcome]:
+    """Runs the jobs that are not done and returns every job's outcome, in the jobs' order."""
     ordered = order_jobs(jobs)
     outcomes = {job.name: done for job in ordered if (done := read_outcome(job, root)) is not None}
     waiting = [job for job in ordered if job.name not in outcomes]
     progress.begin(total=len(ordered), kept=len(outcomes))
     with _Workers(min(processes, len(waiting)), root) as workers:
         while waiting or workers.busy:
-            for job in _doomed(waiting, outcomes):
+            for job in _blocked(waiting, outcomes):
                 assert job.after is not None
                 waiting.remove(job)
-                outcomes[job.name] = Outcome(job=job, failure=f"not run, since {job.after.name} failed")
+                outcomes[job.name] = JobOutcome(job=job, failure=f"not run, since {job.after.name} failed")
                 progress.finished(outcomes[job.name])
             for job in _ready(waiting, outcomes)[: workers.idle]:
                 waiting.remove(job)
-                workers.give(job)
+                workers.submit(job)
                 progress.started(job)
             for outcome in workers.collect() if workers.busy else ():
                 outcomes[outcome.job.name] = outcome
@@ -40,37 +40,37 @@ def run_jobs(jobs: Iterable[Job], root: Path, *, processes: int, progress: JobPr
     return [outcomes[job.name] for job in ordered]
 
 
-def _ready(waiting: Sequence[Job], outcomes: Mapping[str, Outcome]) -> list[Job]:
+def _ready(waiting: Sequence[Job], outcomes: Mapping[str, JobOutcome]) -> list[Job]:
     return [job for job in waiting if job.after is None or job.after.name in outcomes]
 
 
-def _doomed(waiting: Sequence[Job], outcomes: Mapping[str, Outcome]) -> list[Job]:
-    """Those that can no longer begin."""
-    return [job for job in _ready(waiting, outcomes) if job.after and outcomes[job.after.name].figures is None]
+def _blocked(waiting: Sequence[Job], outcomes: Mapping[str, JobOutcome]) -> list[Job]:
+    """The jobs that cannot run, since the job they start from failed."""
+    return [job for job in _ready(waiting, outcomes) if job.after and outcomes[job.after.name].result is None]
 
 
 class _Worker:
-    """A process, the pipe to it, and the job it is at."""
+    """A process, the pipe to it, and the job it is running."""
 
     def __init__(self, root: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, far_end = context.Pipe()
-        self.process = context.Process(target=serve, args=(far_end, root), daemon=True)
+        self.process = context.Process(target=run_worker, args=(far_end, root), daemon=True)
         self.job: Job | None = None
-        with _environment(ENVIRONMENT):
+        with _variables(VARIABLES):
             self.process.start()
         far_end.close()  # so that the end of the process is the end of the pipe
 
-    def collect(self) -> Outcome:
-        """The outcome of its job, or what is to be said of a process that is gone."""
+    def collect(self) -> JobOutcome:
+        """The outcome of its job, which is a failure when the process is gone."""
         assert self.job is not None
         job, self.job = self.job, None
         try:
             outcome = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
-            return Outcome(job=job, failure=f"its process ended with exit code {self.process.exitcode}")
-        assert isinstance(outcome, Outcome)
+            return JobOutcome(job=job, failure=f"its process ended with exit code {self.process.exitcode}")
+        assert isinstance(outcome, JobOutcome)
         return outcome
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class _Workers:
     def idle(self) -> int:
         return self._limit - self.busy
 
-    def give(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         free = [worker for worker in self._workers if worker.job is None and worker.process.is_alive()]
         worker = next(iter(free), None)
         if worker is None:
@@ -104,8 +104,8 @@ class _Workers:
         worker.pipe.send(job)
         worker.job = job
 
-    def collect(self) -> Iterator[Outcome]:
-        """Waits until a job is over; a worker whose process is gone is let go."""
+    def collect(self) -> Iterator[JobOutcome]:
+        """Waits until a job ends; a worker whose process is gone is dropped."""
         by_pipe: dict[Connection, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
         for pipe in wait(list(by_pipe)):
             assert isinstance(pipe, Connection)
@@ -126,7 +126,7 @@ class _Workers:
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
     """This process's environment with other values in it, for a child to inherit."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

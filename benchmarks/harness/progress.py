@@ -1,4 +1,4 @@
-"""What a person sees while jobs run: a bar and what is under way on a terminal, a line per job anywhere else."""
+"""Progress of the jobs: a bar with the running ones on a terminal, a line per job elsewhere."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.harness.jobs import Job, Outcome
+from benchmarks.harness.jobs import Job, JobOutcome
 
 
 class JobProgress(ABC):
-    """Told of every job; use it as a context manager, so that the terminal is restored."""
+    """Follows every job; use it as a context manager, so that the terminal is restored."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -22,21 +22,21 @@ class JobProgress(ABC):
         """There are `total` jobs, of which `kept` were done before."""
         self._total, self._done = total, kept
         if kept:
-            self._say(f"{kept} of {total} jobs were done before and are kept")
+            self._print_line(f"{kept} of {total} jobs were done before and are kept")
 
     @abstractmethod
     def started(self, job: Job) -> None:
-        """A job begins."""
+        """A job starts."""
 
-    def finished(self, outcome: Outcome) -> None:
-        """A job is over, one way or the other."""
+    def finished(self, outcome: JobOutcome) -> None:
+        """A job ended, with a result or a failure."""
         self._done += 1
 
     def close(self) -> None:
-        """Leaves the terminal as it was found."""
+        """Restores the terminal."""
         return
 
-    def _say(self, line: str, style: str = "") -> None:
+    def _print_line(self, line: str, style: str = "") -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
@@ -54,14 +54,14 @@ class JobLines(JobProgress):
     def started(self, job: Job) -> None:
         return
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: JobOutcome) -> None:
         super().finished(outcome)
-        ending = f"failed: {outcome.failure}" if outcome.figures is None else f"done in {outcome.seconds:.0f} s"
-        self._say(f"{self._done}/{self._total}  {outcome.job.name}  {ending}")
+        ending = f"failed: {outcome.failure}" if outcome.result is None else f"done in {outcome.seconds:.0f} s"
+        self._print_line(f"{self._done}/{self._total}  {outcome.job.name}  {ending}")
 
 
 class JobBar(JobProgress):
-    """One bar for all jobs, with the time left and the names of those under way; failures stay on the screen."""
+    """One bar for all jobs, with the time left and the names of the running ones; failures stay on the screen."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -78,7 +78,7 @@ class JobBar(JobProgress):
 
     def begin(self, *, total: int, kept: int) -> None:
         super().begin(total=total, kept=kept)
-        # What was kept took no time now, so the pace is that of the rest.
+        # Kept jobs took no time in this run, so the pace is that of the others.
         self._task = self._bar.add_task("", total=total - kept)
         self._bar.start()
 
@@ -86,12 +86,12 @@ class JobBar(JobProgress):
         self._names.append(job.name)
         self._describe()
 
-    def finished(self, outcome: Outcome) -> None:
+    def finished(self, outcome: JobOutcome) -> None:
         super().finished(outcome)
-        if outcome.job.name in self._names:  # one that could not begin never was
+        if outcome.job.name in self._names:  # a blocked job never started
             self._names.remove(outcome.job.name)
-        if outcome.figures is None:
-            self._say(f"{outcome.job.name} failed: {outcome.failure}", style="red")
+        if outcome.result is None:
+            self._print_line(f"{outcome.job.name} failed: {outcome.failure}", style="red")
         self._bar.advance(self._task)
         self._describe()
 

@@ -1,4 +1,4 @@
-"""From the figures of several seeds to a mean and how sure of it we are, and to a table.
+"""Means over seeds with their confidence intervals, and tables of them.
 
 Invariant: an interval is Student's t over the seeds, each of which counts once; with one seed there is none.
 """
@@ -74,5 +74,5 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left
 
 
 def show_number(value: float, digits: int = 3) -> str:
-    """A number for a table; what is not finite is a dash."""
+    """A number for a table; a dash where it is not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "–"

@@ -1,14 +1,14 @@
-"""A job that trains: the real trainer, in the job's own folder, and its metrics as columns of figures.
+"""A job that trains: the real trainer, in the job's own folder, and its metrics as columns.
 
-Invariant: what is measured is what `turnwise train` with the same config would do; a job that was killed in the middle
-goes on from its last checkpoint.
+Invariant: the job does what `turnwise train` with the same config would do; a job that was killed continues from its
+last checkpoint.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.harness.jobs import Figures, Job, Place
+from benchmarks.harness.jobs import Job, JobFolders, JobResult
 from turnwise.config import Config, check_config
 from turnwise.errors import RunError
 from turnwise.runs import Checkpoints, Record, read_metrics
@@ -21,29 +21,29 @@ _STAGES = ("train", "evaluate")
 
 
 def training_job(name: str, config: Config, *, after: Job | None = None) -> Job:
-    """A job that trains by this config; `after` another such job, it begins with the model that one ended with."""
+    """A job that trains by this config; `after` another such job, it starts from that job's final model."""
     if after is not None:
         config = config.model_copy(update={"sft": None})
     settings = {"config": config.model_dump(mode="json")}
     return Job(name=name, work=f"{__name__}:train", settings=settings, after=after)
 
 
-def train(settings: Mapping[str, Json], place: Place) -> Figures:
+def train(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """Trains, and returns every metric as a column: `{"evaluate": {"step": [0, 5], "evaluate/success": [.3, .5]}}`."""
     data = settings["config"]
     assert isinstance(data, Mapping)
-    config = check_config(parse_settings(Config, data, source=place.folder.name))
-    if place.before is not None:
-        config = _begin_with(config, place.before / _RUN)
-    run = place.folder / _RUN
+    config = check_config(parse_settings(Config, data, source=folders.own.name))
+    if folders.before is not None:
+        config = _start_from(config, folders.before / _RUN)
+    run = folders.own / _RUN
     directory = run_training(config, run, resume=(run / "config.yaml").is_file())
     records = read_metrics(directory.metrics)
     return {stage: _columns([record for record in records if record["stage"] == stage]) for stage in _STAGES}
 
 
-def read_column(figures: Figures, stage: str, name: str) -> list[float]:
+def read_column(result: JobResult, stage: str, name: str) -> list[float]:
     """One metric of a training job over its records of a stage; NaN where a record has none."""
-    columns = figures[stage]
+    columns = result[stage]
     assert isinstance(columns, Mapping)
     column = columns.get(name)
     if not isinstance(column, list):
@@ -51,10 +51,10 @@ def read_column(figures: Figures, stage: str, name: str) -> list[float]:
     return [float(value) if isinstance(value, int | float) else math.nan for value in column]
 
 
-def _begin_with(config: Config, run: Path) -> Config:
+def _start_from(config: Config, run: Path) -> Config:
     checkpoint = Checkpoints(run / "checkpoints").latest()
     if checkpoint is None:
-        raise RunError(f"{run}: has no checkpoint to begin from; delete its job's folder, so that it is run again")
+        raise RunError(f"{run}: has no checkpoint to start from; delete its job's folder, so that it is run again")
     model = config.model.model_copy(update={"name": str(checkpoint / "model")})
     return config.model_copy(update={"model": model, "sft": None})
 

@@ -1,7 +1,6 @@
-"""One process that does jobs, one at a time: what it says goes into the job's own log, and what breaks stays within.
+"""One process that runs jobs, one at a time; its output goes to the job's log, and a job's exception stays within it.
 
-Invariant: whatever a job does, its worker answers with an `Outcome`, and a job with figures has its result on the disk
-before anyone hears of it.
+Invariant: whatever a job does, its worker answers with a `JobOutcome`, and a result is on disk before it is reported.
 """
 
 import contextlib
@@ -17,57 +16,67 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from benchmarks.harness.jobs import LOG, Figures, Job, Outcome, Place, make_room, place_of, read_outcome, write_outcome
+from benchmarks.harness.jobs import (
+    LOG,
+    Job,
+    JobFolders,
+    JobOutcome,
+    JobResult,
+    folders_of,
+    prepare_folder,
+    read_outcome,
+    write_outcome,
+)
 from benchmarks.harness.machine import describe_machine
 from turnwise.errors import TurnwiseError
 from turnwise.types import Json
 
-Work: TypeAlias = Callable[[Mapping[str, Json], Place], Figures]
+Work: TypeAlias = Callable[[Mapping[str, Json], JobFolders], JobResult]
 
-ENVIRONMENT = {
+VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-"""What a worker is started with: one thread each, so that as many jobs as cores do not fight for them; and glibc keeps
-the memory of large tensors instead of returning it after each use."""
+"""Environment variables of a worker: one thread each, so that as many jobs as cores do not compete for them; and glibc
+keeps the memory of large tensors instead of returning it after each use."""
 
 
-def serve(orders: Connection, root: Path) -> None:
-    """A worker's life: takes a job, answers with its outcome, until it is told None or its owner is gone."""
+def run_worker(pipe: Connection, root: Path) -> None:
+    """Takes a job, answers with its outcome, and repeats until it receives None or its owner is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner is interrupted too, and decides
     import torch
 
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, BrokenPipeError):
-        while (job := orders.recv()) is not None:
-            orders.send(perform(job, root))
+        while (job := pipe.recv()) is not None:
+            pipe.send(run_job(job, root))
 
 
-def perform(job: Job, root: Path) -> Outcome:
-    """Does one job here and now."""
+def run_job(job: Job, root: Path) -> JobOutcome:
+    """Runs one job in this process."""
     began = time.monotonic()
     try:
-        make_room(job, root)
+        prepare_folder(job, root)
         with _redirected(root / job.name / LOG):
-            figures = _call(job, place_of(job, root))
+            result = _call(job, folders_of(job, root))
         seconds = time.monotonic() - began
-        write_outcome(Outcome(job=job, figures=figures, about=describe_machine(), seconds=seconds), root)
+        write_outcome(JobOutcome(job=job, result=result, about=describe_machine(), seconds=seconds), root)
     except TurnwiseError as error:
-        return Outcome(job=job, failure=" ".join(str(error).split()), seconds=time.monotonic() - began)
+        return JobOutcome(job=job, failure=" ".join(str(error).split()), seconds=time.monotonic() - began)
     except Exception as error:  # noqa: BLE001 (the boundary around a job: the others go on)
-        said = " ".join(str(error).split())
-        failure = f"{type(error).__name__}: {said}; see {root / job.name / LOG}"
-        return Outcome(job=job, failure=failure, seconds=time.monotonic() - began)
-    written = read_outcome(job, root)  # so that figures are the same now and when the benchmark is taken up again
+        message = " ".join(str(error).split())
+        failure = f"{type(error).__name__}: {message}; see {root / job.name / LOG}"
+        return JobOutcome(job=job, failure=failure, seconds=time.monotonic() - began)
+    written = read_outcome(job, root)  # so that a result is the same now and when the benchmark continues later
     assert written is not None
     return dataclasses.replace(written, kept=False)
 
 
-def _call(job: Job, place: Place) -> Figures:
+def _call(job: Job, folders: JobFolders) -> JobResult:
     try:
-        return _find(job.work)(job.settings, place)
+        return _find(job.work)(job.settings, folders)
     except Exception:
         traceback.print_exc()
         raise

@@ -1,18 +1,18 @@
-"""What `turnwise bench multihop` says: the table, the ablations of the masks, the kinds of questions, the curves."""
+"""The report of `turnwise bench multihop`: the table, the ablations of the masks, kinds of questions, curves."""
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.harness.benchmark import Results
+from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.report import Picture, Report
 from benchmarks.harness.results import Estimate, markdown_table
 from benchmarks.multihop.results import (
+    Ratio,
     Runs,
-    Times,
+    average_curve,
     compare_baselines,
     count_effort,
     subtract_masked,
     summarise_answers,
-    summarise_curve,
     summarise_kinds,
     summarise_training,
 )
@@ -20,53 +20,55 @@ from benchmarks.multihop.rows import ABLATIONS, BASELINES, METHODS, Method, Row
 from turnwise.runs import Panel, Series
 
 
-def report(seeds: Sequence[int], results: Results, *, kinds: bool) -> Report:
-    """From the jobs' figures to what is published; with `kinds`, also by the source and the hops of the questions."""
+def report(seeds: Sequence[int], results: JobResults, *, kinds: bool) -> Report:
+    """From the jobs' results to what is published; with `kinds`, also by the source and the hops of the questions."""
     rows: list[Row] = [*BASELINES, *METHODS, *ABLATIONS]
-    asked = {row.key: _jobs(results, "evaluation", row.key, seeds) for row in rows}
+    evaluated = {row.key: _jobs(results, "evaluation", row.key, seeds) for row in rows}
     trained = {row.key: _jobs(results, "training", row.key, seeds) for row in (*METHODS, *ABLATIONS)}
-    times = {key: compare_baselines(runs, asked) for key, runs in asked.items()}
-    figures: dict[str, float] = {}
-    for key, runs in asked.items():
-        figures |= _flatten(key, summarise_answers(runs)) | (
+    ratios = {key: compare_baselines(runs, evaluated) for key, runs in evaluated.items()}
+    published: dict[str, float] = {}
+    for key, runs in evaluated.items():
+        published |= _flatten(key, summarise_answers(runs)) | (
             _flatten(f"{key}/em", summarise_kinds(runs)) if kinds else {}
         )
-        figures |= {f"{key}/times_{name}": found.value for name, found in times[key].items()}
+        published |= {f"{key}/times_{name}": found.value for name, found in ratios[key].items()}
     for key, runs in trained.items():
-        figures |= _flatten(key, summarise_training(runs)) | _flatten(f"{key}/success_at", summarise_curve(runs))
-        figures |= {f"{key}/{name}": total for name, total in count_effort(runs).items()}
+        published |= _flatten(key, summarise_training(runs)) | _flatten(f"{key}/success_at", average_curve(runs))
+        published |= {f"{key}/{name}": total for name, total in count_effort(runs).items()}
     for row in ABLATIONS:
         if row.masked:
-            figures |= _flatten(f"{row.key}/less_masked", subtract_masked(row, asked, trained))
+            published |= _flatten(f"{row.key}/less_masked", subtract_masked(row, evaluated, trained))
     for name in ("em", "times_naive_rag", "times_untrained"):
-        figures[f"methods/least_{name}"] = min(figures[f"{row.key}/{name}"] for row in METHODS)
-    parts = {"table": _table(asked, trained, times), "ablations": _ablation_table(asked, trained)}
-    parts |= {"kinds": _kinds_table(asked)} if kinds else {}
-    return Report(figures=figures, parts=parts, pictures=[_draw_learning(trained)])
+        published[f"methods/least_{name}"] = min(published[f"{row.key}/{name}"] for row in METHODS)
+    parts = {"table": _table(evaluated, trained, ratios), "ablations": _ablation_table(evaluated, trained)}
+    parts |= {"kinds": _kinds_table(evaluated)} if kinds else {}
+    return Report(results=published, parts=parts, pictures=[_draw_learning(trained)])
 
 
-def _table(asked: Mapping[str, Runs], trained: Mapping[str, Runs], times: Mapping[str, Mapping[str, Times]]) -> str:
+def _table(
+    evaluated: Mapping[str, Runs], trained: Mapping[str, Runs], ratios: Mapping[str, Mapping[str, Ratio]]
+) -> str:
     header = ["", "exact match, greedy", "sampled", "× naive RAG", "× untrained", "turns", "episodes", "updates"]
     rows = []
     for row in _compared():
-        found = summarise_answers(asked[row.key])
-        ratios, effort = ["", ""], ["", ""]
+        found = summarise_answers(evaluated[row.key])
+        shown, effort = ["", ""], ["", ""]
         if isinstance(row, Method):
-            ratios = [times[row.key][name].show() for name in ("naive_rag", "untrained")]
+            shown = [ratios[row.key][name].show() for name in ("naive_rag", "untrained")]
             effort = [f"{count:g}" for count in count_effort(trained[row.key]).values()]
         answers = [found["em"].show(), found["em_sampled"].show()]
-        rows.append([row.label, *answers, *ratios, f"{found['turns'].mean:.1f}", *effort])
+        rows.append([row.label, *answers, *shown, f"{found['turns'].mean:.1f}", *effort])
     return markdown_table(header, rows)
 
 
-def _ablation_table(asked: Mapping[str, Runs], trained: Mapping[str, Runs]) -> str:
-    """Each figure, and beside it how much it differs from that of the row with its masks on."""
+def _ablation_table(evaluated: Mapping[str, Runs], trained: Mapping[str, Runs]) -> str:
+    """Each result, and beside it how much it differs from that of the row with its masks on."""
     header = ["", "exact match, greedy", "Δ", "sampled", "Δ", "over training", "Δ"]
     rows = []
     for whole, ablations in _with_ablations():
         for row in (whole, *ablations):
-            found = summarise_answers(asked[row.key]) | summarise_training(trained[row.key])
-            less = subtract_masked(row, asked, trained) if row.masked else {}
+            found = summarise_answers(evaluated[row.key]) | summarise_training(trained[row.key])
+            less = subtract_masked(row, evaluated, trained) if row.masked else {}
             cells = []
             for name in ("em", "em_sampled", "over_training"):
                 cells += [found[name].show(), less[name].show(signed=True) if less else ""]
@@ -74,8 +76,8 @@ def _ablation_table(asked: Mapping[str, Runs], trained: Mapping[str, Runs]) -> s
     return markdown_table(header, rows)
 
 
-def _kinds_table(asked: Mapping[str, Runs]) -> str:
-    rows = {row.label: summarise_kinds(asked[row.key]) for row in _compared()}
+def _kinds_table(evaluated: Mapping[str, Runs]) -> str:
+    rows = {row.label: summarise_kinds(evaluated[row.key]) for row in _compared()}
     kinds = list(next(iter(rows.values())))
     shown = [[label, *(found[kind].show() for kind in kinds)] for label, found in rows.items()]
     return markdown_table(["", *(kind.replace("=", " ") for kind in kinds)], shown)
@@ -114,7 +116,7 @@ def _with_ablations() -> list[tuple[Method, list[Method]]]:
 
 
 def _line(name: str, runs: Runs) -> Series:
-    curve = summarise_curve(runs)
+    curve = average_curve(runs)
     points = list(curve.values())
     return Series(
         name=name,
@@ -124,7 +126,7 @@ def _line(name: str, runs: Runs) -> Series:
     )
 
 
-def _jobs(results: Results, kind: str, key: str, seeds: Sequence[int]) -> Runs:
+def _jobs(results: JobResults, kind: str, key: str, seeds: Sequence[int]) -> Runs:
     return [results[f"{kind}/{key}/seed-{seed}"] for seed in seeds]
 
 

@@ -1,4 +1,4 @@
-"""From what the jobs of `turnwise bench multihop` returned to estimates: answers, training, ratios, differences.
+"""Estimates from the jobs of `turnwise bench multihop`: answers, training, ratios, differences.
 
 Invariant: every number is a mean over seeds. A difference to the row with its masks on is taken within a seed, which
 shares its cold start, tasks and episode seed, before its mean is.
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from benchmarks.harness.jobs import Figures
+from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.results import Estimate, estimate_mean
 from benchmarks.harness.training import read_column
 from benchmarks.multihop.rows import NAIVE_RAG, UNTRAINED, Method
 
-Runs: TypeAlias = Sequence[Figures]
+Runs: TypeAlias = Sequence[JobResult]
 """The jobs of one row, seed by seed."""
 
 SUCCESS = "evaluate/success"
@@ -24,16 +24,16 @@ _KIND = re.compile(r"evaluate/(?P<kind>[^/]+=.+)/success")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """How many times as many questions as a baseline: `Times(value=48.5, beyond=False)` is shown as 48.5."""
+class Ratio:
+    """How many times as many questions as a baseline: `Ratio(value=48.5, lower_bound=False)` is shown as 48.5."""
 
     value: float
-    beyond: bool
-    """The baseline answered none, and one was counted for it: the true ratio is larger."""
+    lower_bound: bool
+    """The baseline answered none and was credited with one: the true ratio is larger."""
 
     def show(self) -> str:
         digits = 1 if self.value < 100 else 0
-        return f"{'> ' if self.beyond and self.value else ''}{self.value:.{digits}f}"
+        return f"{'> ' if self.lower_bound and self.value else ''}{self.value:.{digits}f}"
 
 
 def summarise_answers(runs: Runs) -> dict[str, Estimate]:
@@ -46,7 +46,7 @@ def summarise_answers(runs: Runs) -> dict[str, Estimate]:
 
 
 def summarise_kinds(runs: Runs) -> dict[str, Estimate]:
-    """Greedy exact match by what is told of the questions: `{"hops=2": ..., "source=2wiki": ...}`."""
+    """Greedy exact match by the questions' fields: `{"hops=2": ..., "source=2wiki": ...}`."""
     answers = runs[0]["greedy"]
     assert isinstance(answers, Mapping)
     kinds = [found["kind"] for name in answers if (found := _KIND.fullmatch(name))]
@@ -54,11 +54,11 @@ def summarise_kinds(runs: Runs) -> dict[str, Estimate]:
 
 
 def summarise_training(runs: Runs) -> dict[str, Estimate]:
-    """The success of all episodes sampled in training, which also tells who is early."""
+    """The mean success of all episodes sampled in training, which rewards learning early."""
     return {"over_training": estimate_mean(_over_training(runs))}
 
 
-def summarise_curve(runs: Runs) -> dict[str, Estimate]:
+def average_curve(runs: Runs) -> dict[str, Estimate]:
     """The success of the episodes sampled at each training step: `{"1": ..., "2": ...}`."""
     steps = read_column(runs[0], "train", "step")
     success = [read_column(run, "train", "rollout/success") for run in runs]
@@ -66,7 +66,7 @@ def summarise_curve(runs: Runs) -> dict[str, Estimate]:
 
 
 def count_effort(runs: Runs) -> dict[str, float]:
-    """What one run cost, in the mean: episodes sampled for training, and optimizer steps of the policy."""
+    """The mean cost of a run: episodes sampled for training, and optimizer steps of the policy."""
     columns = {"episodes": "rollout/episodes", "updates": "policy/steps_taken"}
     return {
         name: statistics.fmean(math.fsum(read_column(run, "train", column)) for run in runs)
@@ -74,9 +74,9 @@ def count_effort(runs: Runs) -> dict[str, float]:
     }
 
 
-def subtract_masked(row: Method, asked: Mapping[str, Runs], trained: Mapping[str, Runs]) -> dict[str, Estimate]:
+def subtract_masked(row: Method, evaluated: Mapping[str, Runs], trained: Mapping[str, Runs]) -> dict[str, Estimate]:
     """An ablation less its row, within each seed: `{"em": ..., "em_sampled": ..., "over_training": ...}`."""
-    ours, whole = asked[row.key], asked[row.masked]
+    ours, whole = evaluated[row.key], evaluated[row.masked]
     return {
         "em": _difference(*(read_answers(runs, "greedy", SUCCESS) for runs in (ours, whole))),
         "em_sampled": _difference(*(read_answers(runs, "sampled", SUCCESS) for runs in (ours, whole))),
@@ -84,21 +84,24 @@ def subtract_masked(row: Method, asked: Mapping[str, Runs], trained: Mapping[str
     }
 
 
-def compare_baselines(runs: Runs, asked: Mapping[str, Runs]) -> dict[str, Times]:
+def compare_baselines(runs: Runs, evaluated: Mapping[str, Runs]) -> dict[str, Ratio]:
     """Greedy exact match in multiples of that of naive RAG, the better of its rows, and of untrained tool calls."""
-    rag = [count_times(runs, asked[key]) for key in (NAIVE_RAG, f"{NAIVE_RAG}-shown")]
-    return {"naive_rag": min(rag, key=lambda times: times.value), "untrained": count_times(runs, asked[UNTRAINED])}
+    rag = [ratio_of_means(runs, evaluated[key]) for key in (NAIVE_RAG, f"{NAIVE_RAG}-shown")]
+    return {
+        "naive_rag": min(rag, key=lambda ratio: ratio.value),
+        "untrained": ratio_of_means(runs, evaluated[UNTRAINED]),
+    }
 
 
-def count_times(runs: Runs, base: Runs) -> Times:
+def ratio_of_means(runs: Runs, base: Runs) -> Ratio:
     """The ratio of the means over seeds; a baseline that answered no question is taken to have answered one."""
     ours, theirs = (statistics.fmean(read_answers(each, "greedy", SUCCESS)) for each in (runs, base))
     questions = math.fsum(read_answers(base, "greedy", "evaluate/episodes"))
-    return Times(value=ours / (theirs or 1 / questions), beyond=theirs == 0)
+    return Ratio(value=ours / (theirs or 1 / questions), lower_bound=theirs == 0)
 
 
 def read_answers(runs: Runs, decoding: str, name: str) -> list[float]:
-    """One figure of a row's evaluations, seed by seed."""
+    """One result of a row's evaluations, seed by seed."""
     found = []
     for run in runs:
         answers = run[decoding]

@@ -1,4 +1,4 @@
-"""The rows of Agent-R1's table: without agency, untrained, imitated, reinforced, and reinforced without the masks.
+"""The rows of Agent-R1's table: without agency, untrained, after SFT, after RL, and after RL without the masks.
 
 Invariant: an ablation differs from the row it is an ablation of by its masks alone.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Play: TypeAlias = Literal["agent", "closed-book", "naive-rag"]
-"""How a question is asked: with the tools, by itself, or with what one search for it finds."""
+"""How a question is asked: with tools, alone, or with the passages of one search for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,25 +16,25 @@ class Row:
     """One line of the table."""
 
     key: str
-    """In the names of jobs and figures."""
+    """In the names of jobs and results."""
     label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline(Row):
-    """A row without reinforcement learning: `Baseline(key="tools", label=..., play="agent", imitates=False)`."""
+    """A row without reinforcement learning: `Baseline(key="tools", label=..., play="agent", sft=False)`."""
 
     play: Play
-    imitates: bool
-    """After as many demonstrations, in its own format, as the agent's cold start has; else as the model comes."""
+    sft: bool
+    """After SFT on as many demonstrations, in its own format, as the agent's cold start has; else untrained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method(Row):
-    """A row that begins from the seed's cold start: `Method(key="ppo-no-masks", ..., masked="ppo")`."""
+    """A row that starts from the seed's cold start: `Method(key="ppo-no-masks", ..., masked="ppo")`."""
 
     recipe: str
-    """Which of an edition's recipes: `ppo`."""
+    """Which of a variant's recipes: `ppo`."""
     overrides: tuple[str, ...] = ()
     masked: str = ""
     """The row that this one is an ablation of; empty for one that is none."""
@@ -44,12 +44,12 @@ class Method(Row):
 
 NAIVE_RAG, UNTRAINED, SFT = "naive-rag", "tools", "cold-start"
 BASELINES: Sequence[Baseline] = (
-    Baseline(key="closed-book", label="closed book, as the model comes", play="closed-book", imitates=False),
-    Baseline(key="closed-book-shown", label="closed book, with demonstrations", play="closed-book", imitates=True),
-    Baseline(key=NAIVE_RAG, label="naive RAG, as the model comes", play="naive-rag", imitates=False),
-    Baseline(key="naive-rag-shown", label="naive RAG, with demonstrations", play="naive-rag", imitates=True),
-    Baseline(key=UNTRAINED, label="tool calls, untrained", play="agent", imitates=False),
-    Baseline(key=SFT, label="tool calls, cold start only", play="agent", imitates=True),
+    Baseline(key="closed-book", label="closed book, as the model comes", play="closed-book", sft=False),
+    Baseline(key="closed-book-shown", label="closed book, with demonstrations", play="closed-book", sft=True),
+    Baseline(key=NAIVE_RAG, label="naive RAG, as the model comes", play="naive-rag", sft=False),
+    Baseline(key="naive-rag-shown", label="naive RAG, with demonstrations", play="naive-rag", sft=True),
+    Baseline(key=UNTRAINED, label="tool calls, untrained", play="agent", sft=False),
+    Baseline(key=SFT, label="tool calls, cold start only", play="agent", sft=True),
 )
 
 _NO_ADVANTAGE_MASK = ("credit.advantage_mask=false",)

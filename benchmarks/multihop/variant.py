@@ -1,6 +1,6 @@
-"""The two editions of the benchmark: the embedded encyclopedia with the small model, and a named model on real data.
+"""The two variants of the benchmark: the embedded encyclopedia with the small model, and a named model on real data.
 
-Invariant: which questions are asked, by which recipes, and what the files are called is decided here and nowhere else.
+Invariant: questions, recipes and file names are decided here and nowhere else.
 """
 
 import json
@@ -16,7 +16,7 @@ from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.errors import ConfigError
 
 _BARE = ("evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false", "checkpoint.keep=1")
-"""Over every recipe: a row is evaluated by a job of its own, after its training."""
+"""Over every recipe: a job of its own evaluates a row, after its training."""
 
 _TEMPLATE = """# Multi-hop questions, {name}
 
@@ -24,20 +24,20 @@ What the rows are, what is equal between them and what the figures do not say is
 Here the questions are real ones, over one corpus that all rows search: those of `train` for demonstrations and
 training, those of `dev` for the figures.
 
-<!-- figures: origin -->
+<!-- results: origin -->
 <!-- end -->
 
-<!-- figures: table -->
+<!-- results: table -->
 <!-- end -->
 
 By the source of the questions and by their hops, exact match, greedy:
 
-<!-- figures: kinds -->
+<!-- results: kinds -->
 <!-- end -->
 
 ## The masks
 
-<!-- figures: ablations -->
+<!-- results: ablations -->
 <!-- end -->
 
 ![Success of the episodes sampled in training](img/{page}-learning.png)
@@ -45,25 +45,25 @@ By the source of the questions and by their hops, exact match, greedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edition:
-    """`Edition(name="multihop-quick", page="multihop", recipes={"ppo": "encyclopedia-ppo", ...}, ...)`."""
+class Variant:
+    """`Variant(name="multihop-quick", page="multihop", recipes={"ppo": "encyclopedia-ppo", ...}, ...)`."""
 
     name: str
-    """Of the jobs' folder and of the figures' file."""
+    """Of the jobs' folder and of the results file."""
     page: str
     recipes: Mapping[str, str]
-    """By method; `grpo`'s also says what all rows share."""
+    """By method; `grpo`'s also sets what all rows share."""
     first: int
     """The place, in the split, of the first question that rows are evaluated on."""
     questions: int
     passages: int
-    """What naive RAG reads: as many passages as the agent can in all its searches."""
+    """For naive RAG: as many as the agent can read in all its searches."""
     overrides: tuple[str, ...] = ()
     template: str = ""
-    """What the page begins as where there is none yet; an edition without one has a page of its own to begin with."""
+    """The page's text where there is none yet; empty for a variant whose page exists."""
 
     def config(self, recipe: str, seed: int, *overrides: str) -> Config:
-        """What a row is trained by."""
+        """The config of a row."""
         return load_config(self.recipes[recipe], [*self.overrides, *_BARE, f"seed={seed}", *overrides])
 
     def baseline_env(self, play: str, env: EnvSettings) -> EnvSettings:
@@ -77,7 +77,7 @@ class Edition:
         return EnvSettings.model_validate({"name": f"turnwise.envs.qa.baselines:{name}", "args": {"env": inner}})
 
     def check(self) -> None:
-        """Makes the environments once, so that data which cannot be read is told of before the first job."""
+        """Makes the environments once, so that unreadable data is an error before the first job."""
         config = self.config("grpo", 0)
         split = config.evaluate.split
         for play in ("agent", "closed-book", "naive-rag"):
@@ -88,7 +88,7 @@ class Edition:
             )
 
 
-QUICK = Edition(
+QUICK = Variant(
     name="multihop-quick",
     page="multihop",
     recipes={
@@ -104,8 +104,8 @@ QUICK = Edition(
 )
 
 
-def choose_edition(scope: Scope) -> Edition:
-    """The edition that a command asks for."""
+def choose_variant(scope: Scope) -> Variant:
+    """The variant that the options choose."""
     if scope.quick:
         if scope.model or scope.data:
             raise ConfigError("bench multihop: --quick has a model and questions of its own: leave --model and --data")
@@ -119,7 +119,7 @@ def choose_edition(scope: Scope) -> Edition:
         raise ConfigError(f"--data: there is no folder {scope.data}: give one with corpus, train and dev files in it")
     short = re.sub(r"[^\w.-]+", "-", Path(scope.model).name)
     name = f"multihop-{short}"
-    return Edition(
+    return Variant(
         name=name,
         page=name,
         recipes={
@@ -140,15 +140,15 @@ def choose_edition(scope: Scope) -> Edition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages(Publication):
-    """An edition's files: figures under the edition's name; a page that does not exist yet begins as the template."""
+    """A variant's files: results under its name; a page that does not exist yet starts as the template."""
 
-    edition: Edition
+    variant: Variant
 
     @property
     def results(self) -> Path:
-        return self.root / "benchmarks" / "results" / f"{self.edition.name}.json"
+        return self.root / "benchmarks" / "results" / f"{self.variant.name}.json"
 
     def read_page(self) -> str:
-        if self.edition.template and not self.page.is_file():
-            return self.edition.template
+        if self.variant.template and not self.page.is_file():
+            return self.variant.template
         return Publication.read_page(self)  # a dataclass with slots is not the class that super() knows

@@ -1,7 +1,7 @@
 """`turnwise bench speed`: whole training steps, sampling, updates and their growth, beside others on the same work.
 
-Invariant: one process runs at a time, each side in one of its own; sides that are compared take turns, so that what
-else the machine does meets both. Figures are kept only as long as neither the settings nor the code change.
+Invariant: one process runs at a time, each side in one of its own; sides that are compared alternate, so that
+other load on the machine meets both. Results are kept only as long as neither the settings nor the code change.
 """
 
 import hashlib
@@ -14,43 +14,43 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import turnwise
-from benchmarks.harness.benchmark import Benchmark, Results, Scope
-from benchmarks.harness.jobs import Figures, Job, Place
+from benchmarks.harness.benchmark import Benchmark, JobResults, Scope
+from benchmarks.harness.jobs import Job, JobFolders, JobResult
 from benchmarks.harness.report import Publication, Report
 from benchmarks.speed import report as speed_report
 from benchmarks.speed.process import measure_ours, measure_peer
-from benchmarks.speed.variant import PAGE, Edition, Section, choose_edition
+from benchmarks.speed.variant import PAGE, Section, Variant, choose_variant
 from turnwise.errors import ConfigError, RunError
 from turnwise.types import Json
 
 PEERS = Path("benchmarks/peers")
 TRL, VLLM = "trl", "vllm"
 _SCRIPTS = {TRL: PEERS / "trl_workload.py", VLLM: PEERS / "vllm_sampling.py"}
-_MADE = "made"
-"""The folder, in that of a job that makes a tokenizer or a model, which the jobs after it read."""
+_OUTPUT = "made"
+"""Where a job writes a tokenizer or a model, in its folder, for the jobs after it."""
 
 
 def plan(scope: Scope) -> list[Job]:
-    """Ours and the peer's steps by turns, as many rounds as seeds; then all else once."""
-    edition, peers = choose_edition(scope), find_peers(scope)
-    jobs = [] if edition.steps is None else list(_plan_steps(scope, edition.steps, peers.get(TRL)))
-    jobs += _plan_sampling(edition, peers.get(VLLM))
-    for name, spread in {"turns": 0, "uneven-turns": edition.turns_spread}.items():
-        shape = {**asdict(edition.turns), "spread": spread}
-        settings = {**edition.base(), "shape": shape, "repeats": edition.turns_repeats}
+    """Our steps and the peer's alternately, as many rounds as seeds; then everything else once."""
+    variant, peers = choose_variant(scope), find_peers(scope)
+    jobs = [] if variant.steps is None else list(_plan_steps(scope, variant.steps, peers.get(TRL)))
+    jobs += _plan_sampling(variant, peers.get(VLLM))
+    for name, jitter in {"turns": 0, "uneven-turns": variant.turn_jitter}.items():
+        shape = {**asdict(variant.turns), "jitter": jitter}
+        settings = {**variant.base(), "shape": shape, "repeats": variant.turns_repeats}
         jobs.append(_ours(f"{name}/turnwise", "turns:measure_sessions", settings))
         jobs.append(_ours(f"{name}/generate", "turns:measure_rereading", settings))
-    for variant in edition.update_variants:
-        settings = {**edition.base(), **edition.update, "variant": variant}
-        jobs.append(_ours(f"update/{variant}", "variants:measure_variant", settings))
-    growth = {**edition.base(), "shape": asdict(edition.growth), "repeats": edition.growth_repeats}
-    jobs.append(_ours("growth", "growth:measure_growth", {**growth, "turns": list(edition.growth_turns)}))
+    for method in variant.update_methods:
+        settings = {**variant.base(), **variant.update, "method": method}
+        jobs.append(_ours(f"update/{method}", "update_methods:measure_method", settings))
+    growth = {**variant.base(), "shape": asdict(variant.growth), "repeats": variant.growth_repeats}
+    jobs.append(_ours("growth", "growth:measure_growth", {**growth, "turns": list(variant.growth_turns)}))
     return jobs
 
 
-def report(scope: Scope, results: Results) -> Report:
-    """What the jobs came to."""
-    return speed_report.report(choose_edition(scope), results)
+def report(scope: Scope, results: JobResults) -> Report:
+    """The page and the results of the jobs."""
+    return speed_report.report(choose_variant(scope), results)
 
 
 def find_peers(scope: Scope) -> dict[str, str]:
@@ -69,48 +69,48 @@ def find_peers(scope: Scope) -> dict[str, str]:
 
 
 def _ask_python(python: str, packages: list[str]) -> list[str]:
-    """Which of the packages a python could import; none is imported."""
+    """Which of the packages a python can import; none is imported."""
     code = f"import importlib.util as u, json; print(json.dumps([n for n in {packages} if u.find_spec(n)]))"
     try:
-        said = subprocess.run([python, "-c", code], capture_output=True, check=True).stdout
+        printed = subprocess.run([python, "-c", code], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"--peer: {python} is no python that runs ({type(error).__name__}); give its path") from None
-    found: list[str] = json.loads(said)
+    found: list[str] = json.loads(printed)
     return found
 
 
-def run_our_steps(settings: Mapping[str, Json], place: Place) -> Figures:
+def run_our_steps(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """The job of our training steps."""
-    told = {**settings, "tokenizer": _made(settings, "tokenizer", place)}
-    return measure_ours({"measurement": f"{__package__}.steps:measure_steps", "settings": told}, place)
+    with_tokenizer = {**settings, "tokenizer": _input_folder(settings, "tokenizer", folders)}
+    return measure_ours({"measurement": f"{__package__}.steps:measure_steps", "settings": with_tokenizer}, folders)
 
 
-def run_trl_steps(settings: Mapping[str, Json], place: Place) -> Figures:
-    """The job of TRL's."""
-    return _run_script(TRL, settings, place, made="tokenizer")
+def run_trl_steps(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
+    """The job of TRL's training steps."""
+    return _run_script(TRL, settings, folders, made="tokenizer")
 
 
-def run_vllm(settings: Mapping[str, Json], place: Place) -> Figures:
-    """The job of vLLM's sampling; it is measured where it happens to be, so that it does not run is a finding."""
+def run_vllm(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
+    """The job of vLLM's sampling; it is optional, so a failure to run is a result and not an error."""
     try:
-        return _run_script(VLLM, settings, place, made="model")
+        return _run_script(VLLM, settings, folders, made="model")
     except RunError as error:
         return {"failure": str(error)}
 
 
-def make_tokenizer(settings: Mapping[str, Json], place: Place) -> Figures:
+def make_tokenizer(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """Writes the stand-in tokenizer."""
     from benchmarks.speed.models import make_stand_in_tokenizer
 
-    make_stand_in_tokenizer().save_pretrained(place.folder / _MADE)
+    make_stand_in_tokenizer().save_pretrained(folders.own / _OUTPUT)
     return {}
 
 
-def write_model(settings: Mapping[str, Json], place: Place) -> Figures:
-    """Writes the model, for those who read it from a folder."""
+def write_model(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
+    """Writes the model, for a peer that reads it from a folder."""
     from benchmarks.speed.models import make_model
 
-    make_model({**settings, "device": "cpu"}).save_pretrained(place.folder / _MADE)
+    make_model({**settings, "device": "cpu"}).save_pretrained(folders.own / _OUTPUT)
     return {}
 
 
@@ -132,36 +132,40 @@ def _require_tokenizer(folder: str) -> Path:
     return Path(folder)
 
 
-def _plan_sampling(edition: Edition, vllm: str | None) -> Iterator[Job]:
-    settings = {**edition.base(), **edition.sampling}
+def _plan_sampling(variant: Variant, vllm: str | None) -> Iterator[Job]:
+    settings = {**variant.base(), **variant.sampling}
     yield _ours("sampling/turnwise", "sampling:measure_engine", settings)
     yield _ours("sampling/generate", "sampling:measure_generate", settings)
     yield _ours("sampling/continuous", "sampling:measure_continuous", settings)
     if vllm is not None:
-        options: dict[str, Json] = {**edition.sampling, "dtype": edition.dtype, "seed": 0, "python": vllm}
-        random = "/" not in edition.model
-        before = _job("model", "write_model", edition.base()) if random else None
-        yield _job("sampling/vllm", "run_vllm", {**options, "model": None if random else edition.model}, before)
+        options: dict[str, Json] = {**variant.sampling, "dtype": variant.dtype, "seed": 0, "python": vllm}
+        random = "/" not in variant.model
+        before = _job("model", "write_model", variant.base()) if random else None
+        yield _job("sampling/vllm", "run_vllm", {**options, "model": None if random else variant.model}, before)
 
 
-def _run_script(peer: str, settings: Mapping[str, Json], place: Place, *, made: str) -> Figures:
+def _run_script(peer: str, settings: Mapping[str, Json], folders: JobFolders, *, made: str) -> JobResult:
     options = {name: value for name, value in settings.items() if name not in ("python", "code")}
-    options[made] = _made(settings, made, place)
-    told = {"python": settings["python"], "script": str(_SCRIPTS[peer]), "options": options}
-    return measure_peer(told, place)
+    options[made] = _input_folder(settings, made, folders)
+    command = {"python": settings["python"], "script": str(_SCRIPTS[peer]), "options": options}
+    return measure_peer(command, folders)
 
 
-def _made(settings: Mapping[str, Json], name: str, place: Place) -> str:
-    """The folder that a user named, or that the job before has made."""
+def _input_folder(settings: Mapping[str, Json], name: str, folders: JobFolders) -> str:
+    """The folder that the user named, or that the job before wrote."""
     if settings[name] is not None:
         return str(settings[name])
-    assert place.before is not None
-    return str((place.before / _MADE).absolute())
+    assert folders.before is not None
+    return str((folders.before / _OUTPUT).absolute())
 
 
 def _ours(name: str, measurement: str, settings: Mapping[str, Json]) -> Job:
-    told: dict[str, Json] = {"measurement": f"{__package__}.{measurement}", "settings": settings, "code": digest_code()}
-    return Job(name=name, work=f"{__package__}.process:measure_ours", settings=told)
+    details: dict[str, Json] = {
+        "measurement": f"{__package__}.{measurement}",
+        "settings": settings,
+        "code": digest_code(),
+    }
+    return Job(name=name, work=f"{__package__}.process:measure_ours", settings=details)
 
 
 def _job(name: str, work: str, settings: Mapping[str, Json], after: Job | None = None) -> Job:
@@ -169,7 +173,7 @@ def _job(name: str, work: str, settings: Mapping[str, Json], after: Job | None =
 
 
 def digest_code() -> str:
-    """Of the package, the benchmarks and the peers' scripts: seconds that other code took are nobody's any more."""
+    """Of the package, the benchmarks and the peers' scripts: timings of other code are not reused."""
     digest = hashlib.blake2b(digest_size=8)
     for folder in (Path(turnwise.__file__).parent, Path(__file__).parents[1], PEERS):
         for file in sorted(folder.rglob("*.py")):
@@ -179,14 +183,14 @@ def digest_code() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedBenchmark(Benchmark):
-    """One whose editions share a page, each with a section of its own."""
+    """Its variants share a page, each with a section of its own."""
 
-    def edition(self, scope: Scope) -> str:
-        name = f"{self.name}-{choose_edition(scope).name}"
+    def folder_name(self, scope: Scope) -> str:
+        name = f"{self.name}-{choose_variant(scope).name}"
         return f"{name}-quick" if scope.quick else name
 
     def publication(self, scope: Scope, root: Path) -> Publication:
-        return Section(name=PAGE, root=root, edition=choose_edition(scope))
+        return Section(name=PAGE, root=root, variant=choose_variant(scope))
 
 
 BENCHMARK = SpeedBenchmark(

@@ -1,4 +1,4 @@
-"""Episodes of a fixed shape: every prompt, turn and answer has its number of tokens, whatever a random model says.
+"""Episodes of a fixed shape: every prompt, turn and answer has its number of tokens, whatever a random model samples.
 
 Invariant: what is sampled decides nothing, so two ways of playing the same shape read and sample equally many tokens.
 """
@@ -29,12 +29,12 @@ class Shape:
     turn: int
     """Sampled tokens of each turn."""
     observation: int
-    """Tokens between two turns: what a tool said, with all that is written around it."""
-    spread: int = 0
-    """How many tokens shorter or longer than `turn` a turn may be; every length in between is as likely."""
+    """Tokens between two turns: a tool's output with the template around it."""
+    jitter: int = 0
+    """How many tokens shorter or longer than `turn` a turn may be, uniformly."""
 
     def __post_init__(self) -> None:
-        assert 0 <= self.spread < self.turn, "every turn has a token"
+        assert 0 <= self.jitter < self.turn, "every turn has a token"
 
     @property
     def episodes(self) -> int:
@@ -42,18 +42,18 @@ class Shape:
 
     @property
     def sampled(self) -> int:
-        """Of one episode, whose turns are not uneven."""
+        """Sampled tokens of one episode without jitter."""
         return self.turns * self.turn
 
     @property
     def longest(self) -> int:
         """The most tokens that an episode can have after its prompt: sampled, and read in between."""
-        return self.turns * (self.turn + self.spread) + (self.turns - 1) * self.observation
+        return self.turns * (self.turn + self.jitter) + (self.turns - 1) * self.observation
 
     def draw_turns(self, session: str) -> list[int]:
         """Sampled tokens of each turn of an episode."""
-        longer = (derive_seed(session, "turn", number) % (2 * self.spread + 1) for number in range(self.turns))
-        return [self.turn - self.spread + more for more in longer]
+        longer = (derive_seed(session, "turn", number) % (2 * self.jitter + 1) for number in range(self.turns))
+        return [self.turn - self.jitter + more for more in longer]
 
     def check(self, groups: Sequence[Group], seed: int = 0) -> None:
         """Every trajectory has exactly this shape, by the seed it was played with; else it is not the same work."""
@@ -63,15 +63,15 @@ class Shape:
             for member, one in enumerate(group.trajectories):
                 read = [len(turn.context_ids) for turn in one.turns]
                 assert read == [self.prompt, *[self.observation] * (self.turns - 1)], read
-                said = [len(turn.action_ids) for turn in one.turns]
-                assert said == self.draw_turns(f"{seed}/{index}/{member}"), said
+                sampled = [len(turn.action_ids) for turn in one.turns]
+                assert sampled == self.draw_turns(f"{seed}/{index}/{member}"), sampled
 
 
 _SILENCE = Message(role="assistant", content="")
 
 
 class FixedRender:
-    """Writes ids drawn by a number in place of text: as many for a prompt, and for an answer, as the shape says."""
+    """Writes ids drawn by a number in place of text: as many for a prompt and an observation as the shape sets."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         self._shape, self._vocabulary = shape, vocabulary
@@ -124,7 +124,7 @@ class FixedEnv(Env):
 
 
 class FixedLengths:
-    """An engine whose turns are as long as a shape says; whatever else it is asked, another answers."""
+    """An engine whose turns have the lengths of a shape; everything else is the wrapped engine's."""
 
     def __init__(self, engine: Engine, shape: Shape) -> None:
         self._engine, self._shape = engine, shape
@@ -152,10 +152,10 @@ class FixedLengths:
 
 async def play(engine: Engine, shape: Shape, vocabulary: int, *, seed: int) -> tuple[list[Group], float]:
     """Plays a shape through the rollout that training uses; the groups, and how many seconds they took."""
-    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn + shape.spread)
-    engine = FixedLengths(engine, shape) if shape.spread else engine
+    limits = Limits(max_turns=shape.turns, turn_tokens=shape.turn + shape.jitter)
+    engine = FixedLengths(engine, shape) if shape.jitter else engine
     policy = PolicyAgent(engine=engine, render=FixedRender(shape, vocabulary))
-    tasks = [Task(id=f"task-{place}", seed=derive_seed(seed, place)) for place in range(shape.groups)]
+    tasks = [Task(id=f"task-{index}", seed=derive_seed(seed, index)) for index in range(shape.groups)]
     began = time.perf_counter()
     env = FixedEnv(shape.turns)
     groups = await run_groups(policy, env, tasks, group_size=shape.members, seed=seed, limits=limits)

@@ -52,9 +52,9 @@ def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
         total_steps=1,
         device=model.device,
     )
-    course = _Course(engine=engine, learner=learner, vocabulary=vocabulary_of(model))
-    course.measure(shapes[0], 0)  # to warm up
-    rounds = [[course.measure(shape, number) for shape in shapes] for number in range(repeats)]
+    meter = _GrowthMeter(engine=engine, learner=learner, vocabulary=vocabulary_of(model))
+    meter.measure(shapes[0], 0)  # to warm up
+    rounds = [[meter.measure(shape, number) for shape in shapes] for number in range(repeats)]
     found = [
         {name: statistics.median(one[name] for one in of_shape) for name in of_shape[0]}
         for of_shape in zip(*rounds, strict=True)
@@ -67,14 +67,14 @@ def measure_growth(settings: Mapping[str, Json]) -> dict[str, Json]:
     return columns
 
 
-class _Course:
-    """An engine and a learner that share a model, and play and learn from shapes of more and more turns."""
+class _GrowthMeter:
+    """An engine and a learner that share a model, timed on shapes of more and more turns."""
 
     def __init__(self, *, engine: LocalEngine, learner: Learner, vocabulary: int) -> None:
         self._engine, self._learner, self._vocabulary = engine, learner, vocabulary
 
     def measure(self, shape: Shape, number: int) -> dict[str, float]:
-        """What one trajectory of this shape costs, by name, in one round."""
+        """The cost of one trajectory of this shape, by name, in one round."""
         groups, took = asyncio.run(self._play(shape, seed=derive_seed(shape.turns, number)))
         costs = {"rollout_seconds": took / shape.episodes}
         for layout in LAYOUTS:

@@ -1,7 +1,7 @@
 """The models and the tokenizer that speed is measured with, made in place: nothing is downloaded.
 
-Invariant: a model is fixed by its shape and seed, so both sides of a comparison sample from the same weights. What a
-random model says means nothing; how fast it says it is what a trained one of that shape would take.
+Invariant: a model is fixed by its shape and seed, so both sides of a comparison sample from the same weights. A
+random model samples as fast as a trained one of that shape would.
 """
 
 import functools
@@ -88,7 +88,7 @@ def smollm2_config() -> LlamaConfig:
 
 
 def draw_ids(seed: int, length: int, vocabulary: int) -> list[int]:
-    """Ids at random, hardly any of which begin like another's: no cache of a prefix can help anybody.
+    """Ids at random, hardly any of which begin like another's: no prefix cache helps.
 
     They are cut from a long list, so that drawing them takes next to nothing of the time that is measured.
     """

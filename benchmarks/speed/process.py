@@ -1,7 +1,7 @@
 """One measurement, in a process of its own: how it is started, and the one line of JSON that it answers with.
 
 Invariant: every side of a comparison is started with the same environment, and none while another runs; so threads,
-allocator and leftovers of an earlier measurement favour nobody.
+allocator and leftovers of an earlier measurement favour neither side.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
 
-from benchmarks.harness.jobs import Figures, Place
+from benchmarks.harness.jobs import JobFolders, JobResult
 from turnwise.errors import RunError
 from turnwise.types import Json
 
-Measurement: TypeAlias = Callable[[Mapping[str, Json]], Figures]
+Measurement: TypeAlias = Callable[[Mapping[str, Json]], JobResult]
 
 THREADS = 2
-ENVIRONMENT = {
+VARIABLES = {
     "OMP_NUM_THREADS": str(THREADS),
     "MKL_NUM_THREADS": str(THREADS),
     "THP_MEM_ALLOC_ENABLE": "1",
@@ -35,44 +35,44 @@ ENVIRONMENT = {
 """Of every side alike. Without the allocator's settings, page faults of large tensors take half of a peer's step."""
 
 
-def measure_ours(settings: Mapping[str, Json], place: Place) -> Figures:
+def measure_ours(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """The job of a side of ours: `{"measurement": "benchmarks.speed.steps:measure_steps", "settings": {...}}`."""
     command = [sys.executable, "-m", __name__, str(settings["measurement"]), json.dumps(settings["settings"])]
     checkout = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (checkout, os.environ.get("PYTHONPATH"))))
-    return run_side(command, place.folder, {"PYTHONPATH": paths})
+    return run_side(command, folders.own, {"PYTHONPATH": paths})
 
 
-def measure_peer(settings: Mapping[str, Json], place: Place) -> Figures:
+def measure_peer(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """The job of a peer's side: `{"python": "...", "script": "benchmarks/peers/trl_workload.py", "options": {...}}`."""
     options = settings["options"]
     assert isinstance(options, Mapping)
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return run_side([str(settings["python"]), str(settings["script"]), *words], place.folder)
+    return run_side([str(settings["python"]), str(settings["script"]), *words], folders.own)
 
 
-def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> Figures:
-    """Runs a command to its end and reads the last line that it printed; what it said is kept in the folder."""
+def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> JobResult:
+    """Runs a command to its end and reads the last line that it printed; its output is kept in the folder."""
     name, errors = Path(command[1] if command[1] != "-m" else command[3]).name, folder / "stderr.txt"
-    with errors.open("w", encoding="utf-8") as said, _killed_with_us():
+    with errors.open("w", encoding="utf-8") as stderr, _killed_with_us():
         try:
             done = subprocess.run(
-                command, env={**os.environ, **ENVIRONMENT, **extra}, stdout=subprocess.PIPE, stderr=said
+                command, env={**os.environ, **VARIABLES, **extra}, stdout=subprocess.PIPE, stderr=stderr
             )
         except OSError as error:
             raise RunError(f"{command[0]} cannot be run: {error.strerror}; give --peer the path of a python") from None
     printed = done.stdout.decode("utf-8", "replace")
     (folder / "stdout.txt").write_text(printed, encoding="utf-8")
     if done.returncode:
-        why = last_line(errors.read_text(encoding="utf-8", errors="replace")) or "it said nothing"
+        why = last_line(errors.read_text(encoding="utf-8", errors="replace")) or "it printed nothing"
         raise RunError(f"{name} ended with exit code {done.returncode}: {why}")
     try:
-        figures = json.loads(last_line(printed))
+        result = json.loads(last_line(printed))
     except ValueError:
-        figures = None
-    if not isinstance(figures, dict):
+        result = None
+    if not isinstance(result, dict):
         raise RunError(f"{name} printed no line of JSON at its end; see {folder / 'stdout.txt'}")
-    return figures
+    return result
 
 
 def last_line(text: str) -> str:
@@ -95,7 +95,7 @@ def _killed_with_us() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process of a side of ours: takes its measurement and prints what it came to."""
+    """The process of a side of ours: takes its measurement and prints the result."""
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -23,7 +23,7 @@ from turnwise.seeds import derive_seed
 from turnwise.types import Json
 
 Sampler: TypeAlias = Callable[[list[list[int]], int], None]
-"""Samples so many tokens after each of these prompts, and is done when the last of them is on the host."""
+"""Samples so many tokens after each of these prompts; returns when the last of them is on the host."""
 
 _POOL_SHARE = 0.1
 _COMPARED = 16
@@ -78,17 +78,17 @@ def make_engine_sampler(engine: LocalEngine, seed: int) -> Callable[[list[list[i
     """Asks for all rows at once, as a rollout does."""
     asked = 0
 
-    async def sample_row(place: int, prompt: list[int], tokens: int) -> Completion:
-        how = Sampling(max_tokens=tokens, stop_ids=(), seed=derive_seed(seed, "row", place))
-        completion = await engine.generate(f"row-{place}", prompt, how)
-        await engine.end(f"row-{place}")
+    async def sample_row(number: int, prompt: list[int], tokens: int) -> Completion:
+        how = Sampling(max_tokens=tokens, stop_ids=(), seed=derive_seed(seed, "row", number))
+        completion = await engine.generate(f"row-{number}", prompt, how)
+        await engine.end(f"row-{number}")
         assert len(completion.ids) == tokens
         return completion
 
     async def sample_rows(prompts: list[list[int]], tokens: int) -> list[Completion]:
         nonlocal asked
         asked += len(prompts)
-        rows = (sample_row(asked + place, prompt, tokens) for place, prompt in enumerate(prompts))
+        rows = (sample_row(asked + index, prompt, tokens) for index, prompt in enumerate(prompts))
         return list(await asyncio.gather(*rows))
 
     return lambda prompts, tokens: asyncio.run(sample_rows(prompts, tokens))
@@ -133,14 +133,14 @@ def sampling_config(tokens: int) -> GenerationConfig:
 def measure_continuous(settings: Mapping[str, Json]) -> dict[str, Json]:
     """transformers' continuous batching, timed by the stamps it puts on tokens: its own start-up is left out.
 
-    Where it does not run on this device, what it said is the answer.
+    Where it does not run on this device, its error is the result.
     """
     model = make_model(settings)
     work = Workload.read(settings, vocabulary_of(model))
     # It would fill nearly all of a CPU's memory with its cache before it begins.
     pool = ContinuousBatchingConfig(max_memory_percent=_POOL_SHARE) if model.device.type == "cpu" else None
-    said = _Listener()
-    logging.getLogger("ContinuousBatchingLogger").addHandler(said)
+    listener = _Listener()
+    logging.getLogger("ContinuousBatchingLogger").addHandler(listener)
     try:
         for name, tokens in {"warm-up": 2, "continuous": work.tokens}.items():
             found = model.generate_batch(
@@ -152,7 +152,7 @@ def measure_continuous(settings: Mapping[str, Json]) -> dict[str, Json]:
         rows = list(found.values())
         whole = [row for row in rows if row.error is None and len(row.generated_tokens) == work.tokens]
         if len(whole) < work.rows:
-            why = next((row.error for row in rows if row.error is not None), None) or said.last
+            why = next((row.error for row in rows if row.error is not None), None) or listener.last
             return {"failure": f"{len(whole)} of {work.rows} rows were finished: {why}"}
     except Exception as error:  # noqa: BLE001 (a peer that cannot run here is a finding, not a failure of ours)
         return {"failure": f"{type(error).__name__}: {_first_line(str(error))}"}
@@ -217,7 +217,7 @@ def score_rows(model: PreTrainedModel, ids: torch.Tensor, tokens: int) -> torch.
 
 
 class _Listener(logging.Handler):
-    """Keeps the last thing that was said: continuous batching logs its errors, and returns."""
+    """Keeps the last log line: continuous batching logs its errors, and returns."""
 
     last = "it said nothing"
 

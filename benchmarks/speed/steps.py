@@ -1,7 +1,7 @@
 """Our side of whole training steps: the work of `benchmarks/peers/trl_workload.py`, through the parts of any run.
 
 Invariant: environment, renderer, rollout, engine and learner are those of `turnwise train`, with their own defaults.
-What differs is what the work fixes for both sides: every turn has its full length, and is read as a call of the tool.
+The workload fixes two things for both sides: every turn has its full length, and is parsed as a call of the tool.
 """
 
 import asyncio
@@ -70,11 +70,11 @@ class Workload:
 
 
 class GuessEnv(ToolEnv):
-    """Guess a number with a tool that says higher or lower; a guess is paid for how much nearer it comes."""
+    """Guess a number with a tool that says higher or lower; the reward is how much nearer a guess comes."""
 
     def __init__(self, *, question: str, answers: Mapping[str, str], turns: int, tasks: int) -> None:
         super().__init__(
-            tasks=[Task(id=f"number-{place}", seed=place, data={"question": question}) for place in range(tasks)],
+            tasks=[Task(id=f"number-{index}", seed=index, data={"question": question}) for index in range(tasks)],
             process={"nearer": 1.0},
             max_turns=turns,
         )
@@ -98,7 +98,7 @@ class GuessEnv(ToolEnv):
 
 
 class ForcedCalls(ChatRender):
-    """A renderer for a random model, which neither ends its turns nor calls a tool: both are done for it."""
+    """A renderer for a random model, which neither ends its turns nor calls a tool: the renderer does both."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -106,11 +106,11 @@ class ForcedCalls(ChatRender):
         return ()
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
-        """As after a turn that ended itself: the peer writes no end that was not sampled, so neither do we here."""
+        """As after a turn that sampled its end token: the peer adds none that was not sampled, so neither do we."""
         return super().extend(super().stop_ids[:1], messages)
 
     def parse(self, action_ids: Sequence[int]) -> Message:
-        """Reads the message as ever, and then as a guess made of its ids."""
+        """The parsed message, with a guess made of its ids as its tool call."""
         arguments = json.dumps({"n": sum(action_ids) % NUMBERS + 1})
         return replace(
             super().parse(action_ids), tool_calls=(ToolCall(id="call-0", name="guess", arguments=arguments),)

@@ -1,6 +1,6 @@
 """Episodes of several turns: our engine, which keeps a conversation's keys and values, against reading all of it again.
 
-Invariant: both play the same shape, turn for turn; the loop around `generate` gets its answers for nothing.
+Invariant: both play the same shape, turn for turn; the loop around `generate` gets its observations for free.
 Shapes: B episodes, C tokens of the longest conversation so far, N sampled tokens of a turn.
 """
 
@@ -24,7 +24,7 @@ from turnwise.types import Json
 _PREFILL_TOKENS = 16_384
 """Half of a batch's prompts in one forward: a model this small leaves the memory for it."""
 _CONTEXT_ROOM = 64
-"""So that a conversation's end is no special case for anybody."""
+"""So that no conversation ends at the limit."""
 
 
 def measure_sessions(settings: Mapping[str, Json]) -> dict[str, Json]:
@@ -54,7 +54,7 @@ def measure_rereading(settings: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _converse(model: PreTrainedModel, shape: Shape, vocabulary: int, *, seed: int) -> float:
-    """How many seconds all conversations took, side by side, turn by turn."""
+    """Seconds that all conversations took, in one batch, turn by turn."""
     began = time.perf_counter()
     rows = _draw_rows(shape.episodes, shape.prompt, vocabulary, seed=derive_seed(seed, "prompt"))
     lengths = [shape.draw_turns(f"{seed}/{episode}/0") for episode in range(shape.episodes)]
@@ -62,7 +62,7 @@ def _converse(model: PreTrainedModel, shape: Shape, vocabulary: int, *, seed: in
         if turn:
             answers = _draw_rows(shape.episodes, shape.observation, vocabulary, seed=derive_seed(seed, turn))
             rows = [row + answer for row, answer in zip(rows, answers, strict=True)]
-        rows = _say_on(model, rows, [of_turns[turn] for of_turns in lengths])
+        rows = _generate_turn(model, rows, [of_turns[turn] for of_turns in lengths])
     took = time.perf_counter() - began
     read = shape.prompt + (shape.turns - 1) * shape.observation
     assert [len(row) - read for row in rows] == [sum(of_turns) for of_turns in lengths]
@@ -76,13 +76,13 @@ def read_shape(settings: Mapping[str, Json]) -> Shape:
     return Shape(**cast(Mapping[str, int], shape))
 
 
-def _say_on(model: PreTrainedModel, rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+def _generate_turn(model: PreTrainedModel, rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
     """Every row with its own number of sampled tokens after it: all are sampled to the longest, and cut."""
     width = max(map(len, rows))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])  # [B, C]
     live = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])  # [B, C]
-    said = generate_rows(model, ids, max(lengths), live)[:, width:].tolist()  # [B, N]
-    return [row + some[:length] for row, some, length in zip(rows, said, lengths, strict=True)]
+    sampled = generate_rows(model, ids, max(lengths), live)[:, width:].tolist()  # [B, N]
+    return [row + some[:length] for row, some, length in zip(rows, sampled, lengths, strict=True)]
 
 
 def _draw_rows(rows: int, length: int, vocabulary: int, *, seed: int) -> list[list[int]]:
@@ -90,7 +90,7 @@ def _draw_rows(rows: int, length: int, vocabulary: int, *, seed: int) -> list[li
 
 
 def _repeats(settings: Mapping[str, Json]) -> int:
-    """Those that count; one more goes before them, to warm up."""
+    """Repeats that count; one more before them warms up."""
     repeats = settings["repeats"]
     assert isinstance(repeats, int)
     return repeats

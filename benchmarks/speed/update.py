@@ -28,8 +28,8 @@ _OPTIMIZER = OptimizerSettings(lr=1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateWork:
-    """Rows to learn from: `UpdateWork(rows=64, length=512)` is 32,768 tokens, 9,856 of them the agent's own."""
+class UpdateWorkload:
+    """Rows to learn from: `UpdateWorkload(rows=64, length=512)` is 32,768 tokens, 9,856 of them the agent's own."""
 
     rows: int = 64
     length: int = 512
@@ -44,8 +44,8 @@ class UpdateWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateWay:
-    """How the learner goes about it."""
+class UpdateOptions:
+    """How an update is computed."""
 
     precision: Literal["float32", "bfloat16", "autocast"] = "autocast"
     """`autocast`: float32 weights, multiplied in bfloat16; `bfloat16`: weights in it, with float32 masters."""
@@ -53,8 +53,8 @@ class UpdateWay:
     tokens_per_microbatch: int = 16384
 
 
-def make_update_work(work: UpdateWork, vocabulary: int, *, seed: int = 0) -> list[Group]:
-    """Groups of random tokens; half of what is not said is prompt, the rest is read between turns."""
+def make_update_groups(work: UpdateWorkload, vocabulary: int, *, seed: int = 0) -> list[Group]:
+    """Groups of random tokens; half of the context is prompt, the rest stands between turns."""
     draw = random.Random(seed)
     groups = []
     for number in range(0, work.rows, work.responses):
@@ -67,15 +67,21 @@ def make_update_work(work: UpdateWork, vocabulary: int, *, seed: int = 0) -> lis
 
 
 def measure_update(
-    model: PreTrainedModel, work: UpdateWork, way: UpdateWay, *, device: torch.device, repeats: int = 5, warmup: int = 2
+    model: PreTrainedModel,
+    work: UpdateWorkload,
+    options: UpdateOptions,
+    *,
+    device: torch.device,
+    repeats: int = 5,
+    warmup: int = 2,
 ) -> dict[str, float]:
-    """Seconds of an update, tokens a second and, on a GPU, its peak memory: of the learner as it is."""
-    model = _prepared(model, way, device)
+    """Seconds of an update, tokens a second and, on a GPU, peak memory of the learner."""
+    model = _prepared(model, options, device)
     learner = Learner(
         model,
         settings=LearnerSettings(
-            compile=way.compile,
-            tokens_per_microbatch=way.tokens_per_microbatch,
+            compile=options.compile,
+            tokens_per_microbatch=options.tokens_per_microbatch,
             optimizer=_OPTIMIZER,
         ),
         credit=CreditSettings(estimator="grpo"),
@@ -83,30 +89,36 @@ def measure_update(
         temperature=1.0,
         total_steps=repeats + warmup,
         device=device,
-        autocast=_autocast(way),
+        autocast=_autocast(options),
     )
-    groups = make_update_work(work, int(model.config.vocab_size))
+    groups = make_update_groups(work, int(model.config.vocab_size))
     return _clock(lambda step: learner.update(groups, seed=step), groups, device, repeats, warmup)
 
 
 def measure_full_logits(
-    model: PreTrainedModel, work: UpdateWork, way: UpdateWay, *, device: torch.device, repeats: int = 5, warmup: int = 2
+    model: PreTrainedModel,
+    work: UpdateWorkload,
+    options: UpdateOptions,
+    *,
+    device: torch.device,
+    repeats: int = 5,
+    warmup: int = 2,
 ) -> dict[str, float]:
-    """The same figures of an update as it is usually written: padded rows, and the logits of every token at once."""
-    model = _prepared(model, way, device).train()
+    """The same of an update as it is usually written: padded rows, and the logits of every token at once."""
+    model = _prepared(model, options, device).train()
     optimizer = Optimizer(model, _OPTIMIZER, total_steps=repeats + warmup)
-    groups = make_update_work(work, int(model.config.vocab_size))
+    groups = make_update_groups(work, int(model.config.vocab_size))
     batch = Batch.of(groups)
-    micros = [micro.to(device) for micro in batch.micro_batches(way.tokens_per_microbatch)]
+    micros = [micro.to(device) for micro in batch.micro_batches(options.tokens_per_microbatch)]
     old, advantage = batch.logprob.to(device), torch.ones(len(batch.ids), device=device)  # [L]
     share = 1 / int(batch.trained.sum())
 
     def update(step: int) -> None:
         for micro in micros:
-            with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "autocast"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "autocast"):
                 logits = model(input_ids=micro.ids, use_cache=False).logits  # [B, W, V]
-            said = logits.float().log_softmax(-1).flatten(0, 1)[micro.before]  # [m, V]
-            logprob = said.gather(-1, micro.target[:, None]).squeeze(-1)  # [m]
+            sampled = logits.float().log_softmax(-1).flatten(0, 1)[micro.before]  # [m, V]
+            logprob = sampled.gather(-1, micro.target[:, None]).squeeze(-1)  # [m]
             loss = policy_loss(
                 logprob, old[micro.token], advantage[micro.token], clip_low=0.2, clip_high=0.2, dual_clip=3.0
             ).loss
@@ -133,7 +145,7 @@ def _clock(
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)
     median = statistics.median(seconds)
-    figures = {
+    measured = {
         "tokens": float(len(batch.ids)),
         "action_tokens": float(batch.action.sum()),
         "seconds": median,
@@ -141,29 +153,29 @@ def _clock(
         "seconds_max": max(seconds),
         "tokens_per_second": len(batch.ids) / median,
     }
-    return figures | ({"peak_gigabytes": torch.cuda.max_memory_allocated(device) / 1e9} if on_gpu else {})
+    return measured | ({"peak_gigabytes": torch.cuda.max_memory_allocated(device) / 1e9} if on_gpu else {})
 
 
-def _prepared(model: PreTrainedModel, way: UpdateWay, device: torch.device) -> PreTrainedModel:
-    dtype = torch.bfloat16 if way.precision == "bfloat16" else torch.float32
+def _prepared(model: PreTrainedModel, options: UpdateOptions, device: torch.device) -> PreTrainedModel:
+    dtype = torch.bfloat16 if options.precision == "bfloat16" else torch.float32
     prepared: PreTrainedModel = model.to(device=device, dtype=dtype)
     return prepared
 
 
-def _autocast(way: UpdateWay) -> torch.dtype | None:
-    return torch.bfloat16 if way.precision == "autocast" else None
+def _autocast(options: UpdateOptions) -> torch.dtype | None:
+    return torch.bfloat16 if options.precision == "autocast" else None
 
 
-def _trajectory(work: UpdateWork, draw: random.Random, vocabulary: int, prompt: tuple[int, ...]) -> Trajectory:
+def _trajectory(work: UpdateWorkload, draw: random.Random, vocabulary: int, prompt: tuple[int, ...]) -> Trajectory:
     length = round(work.length * (1 - work.uneven * draw.random()))
     if not work.shared_prompt:
         prompt = _ids(draw, _prompt_length(work, length), vocabulary)
-    said = round(length * work.action_share)
-    read = max(length - said - len(prompt), 0)
+    sampled = round(length * work.action_share)
+    read = max(length - sampled - len(prompt), 0)
     turns = []
     for number in range(work.turns):
         context = _ids(draw, _part(read, number - 1, work.turns - 1), vocabulary) if number else prompt
-        action = _ids(draw, _part(said, number, work.turns), vocabulary)
+        action = _ids(draw, _part(sampled, number, work.turns), vocabulary)
         reward = {"random": draw.random()} if number == work.turns - 1 else {}
         turns.append(
             Turn(
@@ -177,7 +189,7 @@ def _trajectory(work: UpdateWork, draw: random.Random, vocabulary: int, prompt: 
     return Trajectory(task=Task(id="t"), turns=tuple(turns), stop=StopReason.DONE)
 
 
-def _prompt_length(work: UpdateWork, length: int) -> int:
+def _prompt_length(work: UpdateWorkload, length: int) -> int:
     return max(1, round(length * (1 - work.action_share) / 2))
 
 

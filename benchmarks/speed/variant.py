@@ -1,6 +1,6 @@
-"""The editions of the benchmark, one per device: what is measured there, how large, and in which section of the page.
+"""The variants of the benchmark, one per device: what is measured there, at which sizes, in which section of the page.
 
-Invariant: an edition fills its own section and its own file of figures, and leaves those of other devices as they are.
+Invariant: a variant fills its own section and its own file of results, and leaves those of other devices unchanged.
 """
 
 import re
@@ -23,38 +23,38 @@ _SECTION = """
 <!-- section: {name} -->
 ## {device}
 
-<!-- figures: origin -->
+<!-- results: origin -->
 <!-- end -->
 
-<!-- figures: setting -->
+<!-- results: setting -->
 <!-- end -->
 
 ### Sampling
 
-<!-- figures: sampling -->
+<!-- results: sampling -->
 <!-- end -->
 
 ### Episodes of several turns
 
-<!-- figures: turns -->
+<!-- results: turns -->
 <!-- end -->
 
 ### Update
 
-<!-- figures: update -->
+<!-- results: update -->
 <!-- end -->
 
 ### Growth with turns
 
-<!-- figures: growth -->
+<!-- results: growth -->
 <!-- end -->
 <!-- end of section: {name} -->
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edition:
-    """What is measured on one device."""
+class Variant:
+    """The measurements on one device."""
 
     name: str
     """Of the device, in files and on the page: `cpu`, `h200`."""
@@ -69,27 +69,27 @@ class Edition:
     """Whole training steps beside TRL's, where these are measured."""
     sampling: Mapping[str, int]
     turns: Shape
-    turns_spread: int
-    """How much shorter or longer turns are, where they are not all alike."""
+    turn_jitter: int
+    """How much shorter or longer turns are, where their lengths differ."""
     turns_repeats: int
     update: Mapping[str, Json]
-    update_variants: tuple[str, ...]
+    update_methods: tuple[str, ...]
     growth: Shape
     """Its number of turns is the first of `growth_turns`."""
     growth_turns: tuple[int, ...]
     growth_repeats: int
 
     def base(self, seed: int = 0) -> dict[str, Json]:
-        """What every measurement is told of the model."""
+        """The settings of the model, for every measurement."""
         return {"model": self.model, "device": self.device, "dtype": self.dtype, "seed": seed}
 
     def describe(self) -> dict[str, str]:
-        """Its settings in words, for the file of figures."""
+        """Its settings in words, for the file of results."""
         settings = {"device": self.about, "model": self.model if "/" not in self.model else Path(self.model).name}
         settings |= {"dtype": self.dtype, "settings/sampling": _show(self.sampling)}
         if self.steps is not None:
             settings["settings/steps"] = _show(self.steps)
-        shape = _show({**asdict(self.turns), "spread": f"0 and {self.turns_spread}"})
+        shape = _show({**asdict(self.turns), "jitter": f"0 and {self.turn_jitter}"})
         settings["settings/turns"] = f"{shape}, repeats {self.turns_repeats}"
         settings["settings/update"] = _show(self.update)
         shape = _show({name: value for name, value in asdict(self.growth).items() if name != "turns"})
@@ -109,7 +109,7 @@ _STEPS: Mapping[str, Json] = {
     "steps": 6,
 }
 
-ON_CPU = Edition(
+ON_CPU = Variant(
     name=CPU,
     device="cpu",
     about="CPU",
@@ -118,15 +118,15 @@ ON_CPU = Edition(
     steps=_STEPS,
     sampling={"rows": 32, "prompt": 64, "tokens": 64, "repeats": 5},
     turns=Shape(groups=32, members=1, prompt=64, turns=4, turn=16, observation=32),
-    turns_spread=8,
+    turn_jitter=8,
     turns_repeats=5,
     update={"work": {"rows": 32, "length": 256, "action_share": 0.3}, "tokens_per_microbatch": 8192, "repeats": 3},
-    update_variants=(OURS, IN_GROUPS, FULL_LOGITS),
+    update_methods=(OURS, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=2, members=4, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
     growth_repeats=5,
 )
-ON_CUDA = Edition(
+ON_CUDA = Variant(
     name="cuda",
     device="cuda",
     about="",
@@ -135,18 +135,18 @@ ON_CUDA = Edition(
     steps=None,
     sampling={"rows": 256, "prompt": 256, "tokens": 256, "repeats": 2},
     turns=Shape(groups=256, members=1, prompt=128, turns=4, turn=32, observation=64),
-    turns_spread=16,
+    turn_jitter=16,
     turns_repeats=3,
     update={"work": {"rows": 256, "length": 512, "action_share": 0.3}, "tokens_per_microbatch": 65536, "repeats": 5},
-    update_variants=(OURS, COMPILED, IN_GROUPS, FULL_LOGITS),
+    update_methods=(OURS, COMPILED, IN_GROUPS, FULL_LOGITS),
     growth=Shape(groups=8, members=8, prompt=32, turns=2, turn=16, observation=16),
     growth_turns=(2, 4, 8, 16, 32),
     growth_repeats=2,
 )
 
 
-def choose_edition(scope: Scope) -> Edition:
-    """The edition that a command asks for."""
+def choose_variant(scope: Scope) -> Variant:
+    """The variant that the options choose."""
     if scope.device in (None, CPU):
         if scope.model is not None:
             raise ConfigError("bench speed: --model goes with --device cuda; on a CPU the models are tiny ones")
@@ -157,8 +157,8 @@ def choose_edition(scope: Scope) -> Edition:
         raise ConfigError(f"--model: {scope.model} is no folder with a config.json in it; give one, or leave it out")
     name = find_gpu()
     model = ON_CUDA.model if scope.model is None else str(Path(scope.model).absolute())
-    edition = replace(ON_CUDA, name=shorten_name(name), about=name, model=model)
-    return _shorten(edition) if scope.quick else edition
+    variant = replace(ON_CUDA, name=shorten_name(name), about=name, model=model)
+    return _shorten(variant) if scope.quick else variant
 
 
 def find_gpu() -> str:
@@ -173,20 +173,20 @@ def find_gpu() -> str:
 def shorten_name(gpu: str) -> str:
     """`h200` of `NVIDIA H200`, `a100` of `NVIDIA A100-SXM4-80GB`, `rtx-4090` of `NVIDIA GeForce RTX 4090`."""
     words = [word for word in gpu.lower().split() if word not in ("nvidia", "amd", "geforce", "tesla", "instinct")]
-    numbered = next((place for place, word in enumerate(words) if re.search(r"\d", word)), len(words) - 1)
+    numbered = next((index for index, word in enumerate(words) if re.search(r"\d", word)), len(words) - 1)
     short = "-".join([*words[:numbered], words[numbered].partition("-")[0]]) if words else "gpu"
     return re.sub(r"[^\w-]+", "-", short)
 
 
-def _shorten(edition: Edition) -> Edition:
-    """A look in two minutes: the same sizes, less often, and no more than a quarter of the turns."""
+def _shorten(variant: Variant) -> Variant:
+    """Two minutes: the same sizes with fewer repeats, and at most a quarter of the turns."""
     return replace(
-        edition,
-        steps=None if edition.steps is None else {**edition.steps, "warmup": 1, "steps": 1},
-        sampling={**edition.sampling, "repeats": 1},
+        variant,
+        steps=None if variant.steps is None else {**variant.steps, "warmup": 1, "steps": 1},
+        sampling={**variant.sampling, "repeats": 1},
         turns_repeats=1,
-        update={**edition.update, "repeats": 1},
-        growth_turns=edition.growth_turns[:-2],
+        update={**variant.update, "repeats": 1},
+        growth_turns=variant.growth_turns[:-2],
         growth_repeats=1,
     )
 
@@ -197,32 +197,32 @@ def _show(settings: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section(Publication):
-    """The files of an edition: figures of its own, and one section of the page, made where there is none yet."""
+    """The files of a variant: results of its own, and one section of the page, made where there is none yet."""
 
-    edition: Edition
+    variant: Variant
 
     @property
     def results(self) -> Path:
-        return self.root / "benchmarks" / "results" / f"{self.name}-{self.edition.name}.json"
+        return self.root / "benchmarks" / "results" / f"{self.name}-{self.variant.name}.json"
 
     def picture(self, name: str) -> Path:
-        return self.root / "docs" / "img" / f"{self.name}-{self.edition.name}-{name}.png"
+        return self.root / "docs" / "img" / f"{self.name}-{self.variant.name}-{name}.png"
 
     def read_page(self) -> str:
         page = Publication.read_page(self)  # a dataclass with slots is not the class that super() knows
-        if f"<!-- section: {self.edition.name} -->" in page:
+        if f"<!-- section: {self.variant.name} -->" in page:
             self._split(page)
             return page
-        return page + _SECTION.format(name=self.edition.name, device=self.edition.about)
+        return page + _SECTION.format(name=self.variant.name, device=self.variant.about)
 
     def fill(self, page: str, report: Report) -> str:
         before, section, after = self._split(page)
-        return before + fill(section, report.parts, report.figures, source=str(self.page)) + after
+        return before + fill(section, report.parts, report.results, source=str(self.page)) + after
 
     def _split(self, page: str) -> tuple[str, str, str]:
-        """What is before, within and after the edition's section."""
-        start, end = (f"<!-- {mark}: {self.edition.name} -->" for mark in ("section", "end of section"))
+        """What is before, within and after the variant's section."""
+        start, end = (f"<!-- {mark}: {self.variant.name} -->" for mark in ("section", "end of section"))
         if page.count(start) != 1 or page.count(end) != 1 or page.index(start) > page.index(end):
-            raise RunError(f"{self.page}: the section '{self.edition.name}' needs {start} and {end}, each once")
+            raise RunError(f"{self.page}: the section '{self.variant.name}' needs {start} and {end}, each once")
         first, last = page.index(start) + len(start), page.index(end)
         return page[:first], page[first:last], page[last:]

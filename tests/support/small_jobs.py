@@ -17,30 +17,30 @@ def job(name: str, work: str = "add", after: Job | None = None, **settings: floa
     return Job(name=name, work=f"small_jobs:{work}", settings=settings, after=after)
 
 
-def add(settings, place):
+def add(settings, folders):
     """The sum of its settings, and of what the job before it wrote."""
-    _leave_trace(place)
-    before = 0.0 if place.before is None else float((place.before / "sum.txt").read_text())
+    _leave_trace(folders)
+    before = 0.0 if folders.before is None else float((folders.before / "sum.txt").read_text())
     total = before + sum(settings.values())
-    (place.folder / "sum.txt").write_text(str(total))
+    (folders.own / "sum.txt").write_text(str(total))
     return {"sum": total, "curve": [0.0, total]}
 
 
-def break_down(settings, place):
-    _leave_trace(place)
+def break_down(settings, folders):
+    _leave_trace(folders)
     raise KeyError("level 3")
 
 
-def refuse(settings, place):
+def refuse(settings, folders):
     raise EnvError("no such lake:\n dig one")
 
 
-def die(settings, place):
-    _leave_trace(place)
+def die(settings, folders):
+    _leave_trace(folders)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def speak(settings, place):
+def speak(settings, folders):
     """By Python's own streams and beneath them."""
     sys.stdout.write("said to stdout\n")
     sys.stderr.write("said to stderr\n")
@@ -48,13 +48,13 @@ def speak(settings, place):
     return {}
 
 
-def look_around(settings, place):
+def look_around(settings, folders):
     return {"threads": torch.get_num_threads(), "process": os.getpid(), "nan": math.nan}
 
 
-def go_on(settings, place):
+def go_on(settings, folders):
     """Fails the first time, in the middle of its work."""
-    half = place.folder / "half.txt"
+    half = folders.own / "half.txt"
     if half.exists():
         return {"found": half.read_text()}
     half.write_text("half done")
@@ -66,13 +66,13 @@ def calls(root: Path, name: str) -> int:
     return len(trace.read_text().splitlines()) if trace.exists() else 0
 
 
-def _leave_trace(place) -> None:
-    with (place.folder / "calls.txt").open("a") as file:
+def _leave_trace(folders) -> None:
+    with (folders.own / "calls.txt").open("a") as file:
         file.write("called\n")
 
 
-class Told(JobProgress):
-    """Remembers what it was told."""
+class RecordedProgress(JobProgress):
+    """Records every call."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""The benchmark's recipes at the size of a test, and a folder of questions for the edition with a model."""
+"""The benchmark's recipes at the size of a test, and a folder of questions for the variant with a model."""
 
 import gzip
 import json

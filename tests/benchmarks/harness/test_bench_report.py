@@ -14,27 +14,27 @@ from turnwise.runs import Panel, Series
 PAGE = """# Credit
 
 Prose before.
-<!-- figures: learning -->
+<!-- results: learning -->
 an old table
 of two lines
 <!-- end -->
-GRPO reaches <!-- figure: grpo/success -->0.11<!-- end --> and gains <!-- figure: grpo/gain +.1f -->?<!-- end -->.
+GRPO reaches <!-- result: grpo/success -->0.11<!-- end --> and gains <!-- result: grpo/gain +.1f -->?<!-- end -->.
 
-<!-- figures: moments --><!-- end -->
+<!-- results: moments --><!-- end -->
 Prose \\1 after.
 """
 PARTS = {"learning": "| a \\g<0> |\n| --- |", "moments": "none"}
-FIGURES = {"grpo/success": 0.52, "grpo/gain": 0.25}
+RESULTS = {"grpo/success": 0.52, "grpo/gain": 0.25}
 FILLED = """# Credit
 
 Prose before.
-<!-- figures: learning -->
+<!-- results: learning -->
 | a \\g<0> |
 | --- |
 <!-- end -->
-GRPO reaches <!-- figure: grpo/success -->0.52<!-- end --> and gains <!-- figure: grpo/gain +.1f -->+0.2<!-- end -->.
+GRPO reaches <!-- result: grpo/success -->0.52<!-- end --> and gains <!-- result: grpo/gain +.1f -->+0.2<!-- end -->.
 
-<!-- figures: moments -->
+<!-- results: moments -->
 none
 <!-- end -->
 Prose \\1 after.
@@ -42,29 +42,29 @@ Prose \\1 after.
 
 
 def test_a_page_is_filled():
-    assert fill(PAGE, PARTS, FIGURES, source="page.md") == FILLED
+    assert fill(PAGE, PARTS, RESULTS, source="page.md") == FILLED
 
 
 def test_filling_twice_changes_nothing_more():
-    assert fill(FILLED, PARTS, FIGURES, source="page.md") == FILLED
+    assert fill(FILLED, PARTS, RESULTS, source="page.md") == FILLED
 
 
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("<!-- figures: learning -->x<!-- end -->", "0 places for the figures 'moments'"),
-        (PAGE + "<!-- figures: moments -->x<!-- end -->", "2 places for the figures 'moments'"),
-        (PAGE + "<!-- figures: learnin -->x<!-- end -->", "no figures 'learnin' (did you mean 'learning'?)"),
-        (PAGE + "<!-- figure: grpo/sucess -->x<!-- end -->", "no figure 'grpo/sucess' (did you mean 'grpo/success'?)"),
+        ("<!-- results: learning -->x<!-- end -->", "0 places for the results 'moments'"),
+        (PAGE + "<!-- results: moments -->x<!-- end -->", "2 places for the results 'moments'"),
+        (PAGE + "<!-- results: learnin -->x<!-- end -->", "no results 'learnin' (did you mean 'learning'?)"),
+        (PAGE + "<!-- result: grpo/sucess -->x<!-- end -->", "no result 'grpo/sucess' (did you mean 'grpo/success'?)"),
         (PAGE.replace("of two lines\n<!-- end -->", ""), "the marker of 'learning' has no end"),
-        (PAGE + "<!-- end -->", "4 markers of figures and 5 ends"),
-        (PAGE + "<!-- figures: moments -->", "5 markers of figures and 4 ends"),
-        (PAGE + "<!-- figures: two words -->x<!-- end -->", "5 markers of figures and 5 ends, of which 4 pairs"),
+        (PAGE + "<!-- end -->", "4 markers of results and 5 ends"),
+        (PAGE + "<!-- results: moments -->", "5 markers of results and 4 ends"),
+        (PAGE + "<!-- results: two words -->x<!-- end -->", "5 markers of results and 5 ends, of which 4 pairs"),
     ],
 )
 def test_a_page_and_a_report_that_do_not_fit(page, said):
     with pytest.raises(RunError) as error:
-        fill(page, PARTS, FIGURES, source="page.md")
+        fill(page, PARTS, RESULTS, source="page.md")
     assert said in str(error.value)
     assert str(error.value).startswith("page.md: ")
     assert "\n" not in str(error.value)
@@ -89,11 +89,11 @@ def test_publishing_writes_page_pictures_and_results(tmp_path: Path):
         behind=[Series(name="rloo", x=[0, 5], y=[0.2, 0.3])],
     )
     picture = Picture(name="learning", title="Learning", panels=[panel] * 6, x_label="step", y_label="success")
-    report = Report(figures=FIGURES, parts=PARTS, pictures=[picture], about={"seeds": "0, 1"})
+    report = Report(results=RESULTS, parts=PARTS, pictures=[picture], about={"seeds": "0, 1"})
     publication = Publication(name="credit", root=tmp_path)
     publication.publish(report, page=PAGE)
     assert publication.read_page() == FILLED
-    assert json.loads((tmp_path / "benchmarks/results/credit.json").read_text()) == FIGURES | {"about/seeds": "0, 1"}
+    assert json.loads((tmp_path / "benchmarks/results/credit.json").read_text()) == RESULTS | {"about/seeds": "0, 1"}
     drawn = tmp_path / "docs/img/credit-learning.png"
     assert drawn.is_file() == (importlib.util.find_spec("matplotlib") is not None)
     if drawn.is_file():  # five panels across and a second row for the sixth
@@ -103,8 +103,8 @@ def test_publishing_writes_page_pictures_and_results(tmp_path: Path):
 
 def test_nothing_is_written_when_the_page_does_not_fit(tmp_path: Path):
     publication = Publication(name="credit", root=tmp_path)
-    with pytest.raises(RunError, match="0 places for the figures 'learning'"):
-        publication.publish(Report(figures=FIGURES, parts=PARTS), page="# Credit\n")
+    with pytest.raises(RunError, match="0 places for the results 'learning'"):
+        publication.publish(Report(results=RESULTS, parts=PARTS), page="# Credit\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -31,7 +31,7 @@ from turnwise.engines.settings import LocalEngineSettings
 
 pytestmark = pytest.mark.usefixtures("small_models")
 SHAPE = Shape(groups=2, members=2, prompt=7, turns=3, turn=4, observation=5)
-UNEVEN = dataclasses.replace(SHAPE, spread=3)
+UNEVEN = dataclasses.replace(SHAPE, jitter=3)
 BASE = ON_CPU.base()
 
 

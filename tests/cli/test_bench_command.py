@@ -52,7 +52,7 @@ def test_a_command_that_cannot_be_meant(attempt, command, said):
 
 def test_a_page_that_is_not_there(attempt):
     Path("docs/credit.md").unlink()
-    assert "docs/credit.md: no such page to put figures into" in attempt("credit")
+    assert "docs/credit.md: no such page to put results into" in attempt("credit")
 
 
 def test_a_recipe_that_is_not_there_or_does_not_parse(attempt, monkeypatch):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from benchmarks.harness.jobs import Place
-from benchmarks.speed.process import ENVIRONMENT, last_line, main, measure_ours, measure_peer, run_side
+from benchmarks.harness.jobs import JobFolders
+from benchmarks.speed.process import VARIABLES, last_line, main, measure_ours, measure_peer, run_side
 from turnwise.errors import RunError
 
 
@@ -30,9 +30,9 @@ def test_the_last_line_is_the_answer_and_the_rest_is_kept(tmp_path):
 def test_every_side_has_the_same_threads_and_allocator(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     told = run_side(script(tmp_path, "import json, os\nprint(json.dumps(dict(os.environ)))"), tmp_path)
-    assert {name: told[name] for name in ENVIRONMENT} == ENVIRONMENT
-    assert ENVIRONMENT["OMP_NUM_THREADS"] == "2"
-    assert ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"] == "34359738368"
+    assert {name: told[name] for name in VARIABLES} == VARIABLES
+    assert VARIABLES["OMP_NUM_THREADS"] == "2"
+    assert VARIABLES["MALLOC_TRIM_THRESHOLD_"] == "34359738368"
 
 
 def test_a_side_that_fails_is_told_by_the_last_line_it_said(tmp_path):
@@ -58,7 +58,7 @@ def test_a_python_that_is_not_there(tmp_path):
 def test_a_peer_is_given_its_options_as_words(tmp_path):
     command = script(tmp_path, "import json, sys\nprint(json.dumps({'told': sys.argv[1:]}))")
     settings = {"python": command[0], "script": command[1], "options": {"turn-tokens": 16, "learning-rate": 1e-5}}
-    told = measure_peer(settings, Place(folder=tmp_path, before=None))
+    told = measure_peer(settings, JobFolders(own=tmp_path, before=None))
     assert told == {"told": ["--turn-tokens", "16", "--learning-rate", "1e-05"]}
 
 
@@ -70,7 +70,7 @@ def test_a_side_of_ours_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     job = {"measurement": "one_side:measure", "settings": {"rows": 3}}
-    found = measure_ours(job, Place(folder=tmp_path, before=None))
+    found = measure_ours(job, JobFolders(own=tmp_path, before=None))
     assert (found["rows"], found["threads"]) == (3, 2)
     assert found["process"] != os.getpid()
 
@@ -82,7 +82,7 @@ def test_main_prints_one_line(monkeypatch, capsys):
 
 
 def test_what_was_started_ends_when_a_worker_is_stopped(tmp_path):
-    """A worker is ended by SIGTERM; a measurement that went on alone would be in the way of the next one."""
+    """A worker is ended by SIGTERM; a measurement that went on alone would be in the options of the next one."""
     command = script(
         tmp_path, "import os, sys, time\nopen(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\ntime.sleep(60)"
     )

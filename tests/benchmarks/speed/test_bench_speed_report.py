@@ -1,4 +1,4 @@
-"""What the figures come to, from jobs whose every number is known."""
+"""What the results come to, from jobs whose every number is known."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks.harness.report import Report
-from benchmarks.speed.report import Spread, report
+from benchmarks.speed.report import MedianRange, report
 from benchmarks.speed.variant import ON_CPU, ON_CUDA, Section
 
 UPDATES = {
@@ -74,22 +74,22 @@ def told():
 
 
 def test_spreads():
-    assert Spread.of([3.0, 1.0, 2.0, 10.0]) == Spread(median=2.5, least=1.0, most=10.0)
-    assert Spread.of([2.0, 4.0, 8.0]).per(16) == Spread(median=4.0, least=2.0, most=8.0)
-    assert Spread.of([1000.0, 2000.0, 4000.0]).show(0) == "2,000 (1,000–4,000)"
-    assert Spread.of([0.5]).show(2) == "0.50"
+    assert MedianRange.of([3.0, 1.0, 2.0, 10.0]) == MedianRange(median=2.5, low=1.0, high=10.0)
+    assert MedianRange.of([2.0, 4.0, 8.0]).per(16) == MedianRange(median=4.0, low=2.0, high=8.0)
+    assert MedianRange.of([1000.0, 2000.0, 4000.0]).show(0) == "2,000 (1,000–4,000)"
+    assert MedianRange.of([0.5]).show(2) == "0.50"
 
 
 def test_training_steps_are_medians_over_all_rounds(told):
-    figures = told.figures
-    assert figures["steps/turnwise/step_seconds"] == 3.0
-    assert (figures["steps/turnwise/step_seconds/min"], figures["steps/turnwise/step_seconds/max"]) == (2.0, 4.0)
-    assert figures["steps/turnwise/trajectories_per_second"] == pytest.approx(32 / 3)
-    assert figures["steps/trl/trajectories_per_second"] == pytest.approx(32 / 17)
-    assert figures["steps/ratio_trl"] == pytest.approx(17 / 3)
-    assert figures["steps/ratio_trl/min"] == pytest.approx(16 / 4), "their fastest beside our slowest"
-    assert figures["steps/ratio_trl/max"] == pytest.approx(18 / 2)
-    assert figures["steps/trl/completion_tokens"] == 133
+    results = told.results
+    assert results["steps/turnwise/step_seconds"] == 3.0
+    assert (results["steps/turnwise/step_seconds/min"], results["steps/turnwise/step_seconds/max"]) == (2.0, 4.0)
+    assert results["steps/turnwise/trajectories_per_second"] == pytest.approx(32 / 3)
+    assert results["steps/trl/trajectories_per_second"] == pytest.approx(32 / 17)
+    assert results["steps/ratio_trl"] == pytest.approx(17 / 3)
+    assert results["steps/ratio_trl/min"] == pytest.approx(16 / 4), "their fastest beside our slowest"
+    assert results["steps/ratio_trl/max"] == pytest.approx(18 / 2)
+    assert results["steps/trl/completion_tokens"] == 133
     rows = rows_of(told.parts["steps"])
     assert rows["TRL GRPOTrainer"] == [
         "1.88 (1.78–2.00)",
@@ -106,7 +106,7 @@ def test_training_steps_are_medians_over_all_rounds(told):
 def test_a_peer_that_was_not_given_is_said_to_be_missing():
     made = report(ON_CPU, MEASURED)
     assert rows_of(made.parts["steps"])["TRL GRPOTrainer"][0] == "not measured: give `--peer`"
-    assert not any("trl" in name for name in (*made.figures, *made.about))
+    assert not any("trl" in name for name in (*made.results, *made.about))
 
 
 def test_a_side_that_did_other_work_is_not_compared():
@@ -115,13 +115,13 @@ def test_a_side_that_did_other_work_is_not_compared():
 
 
 def test_sampling_with_and_without_the_prompts(told):
-    figures = told.figures
-    assert figures["sampling/turnwise/decode_tokens_per_second"] == pytest.approx(32 * 63 / 1.5)
-    assert figures["sampling/turnwise/decode_tokens_per_second/max"] == pytest.approx(32 * 63 / 1)
-    assert figures["sampling/turnwise/overall_tokens_per_second"] == pytest.approx(32 * 64 / 2.5)
-    assert figures["sampling/ratio_generate/decode"] == pytest.approx(10 / 1.5)
-    assert figures["sampling/ratio_generate/overall"] == pytest.approx(12 / 2.5)
-    assert figures["sampling/turnwise/engine_minus_model"] == 2e-7
+    results = told.results
+    assert results["sampling/turnwise/decode_tokens_per_second"] == pytest.approx(32 * 63 / 1.5)
+    assert results["sampling/turnwise/decode_tokens_per_second/max"] == pytest.approx(32 * 63 / 1)
+    assert results["sampling/turnwise/overall_tokens_per_second"] == pytest.approx(32 * 64 / 2.5)
+    assert results["sampling/ratio_generate/decode"] == pytest.approx(10 / 1.5)
+    assert results["sampling/ratio_generate/overall"] == pytest.approx(12 / 2.5)
+    assert results["sampling/turnwise/engine_minus_model"] == 2e-7
     rows = rows_of(told.parts["sampling"])
     assert rows["transformers continuous batching"][0] == "did not run: RuntimeError: no paged attention"
     assert rows["vLLM"][0] == "not installed"
@@ -133,46 +133,46 @@ def test_rounding_is_told_where_it_was_measured():
     own = {**MEASURED["sampling/turnwise"], "engine_minus_float32": 0.004, "model_minus_float32": 0.003}
     made = report(ON_CPU, {**MEASURED, "sampling/turnwise": own})
     assert "4.0e-03 for the engine, 3.0e-03 for the model's own forward pass" in made.parts["sampling"]
-    assert made.figures["sampling/turnwise/model_minus_float32"] == 0.003
+    assert made.results["sampling/turnwise/model_minus_float32"] == 0.003
 
 
 def test_episodes_and_updates(told):
-    figures = told.figures
-    assert figures["turns/turnwise/episodes_per_second"] == 16
-    assert figures["turns/ratio_generate"] == pytest.approx(10)
-    assert figures["turns/uneven/turnwise/episodes_per_second"] == 8
-    assert figures["turns/uneven/turnwise/episodes_per_second/min"] == 4
-    assert figures["turns/uneven/generate/episodes_per_second"] == 2
-    assert figures["turns/uneven/ratio_generate"] == 4
+    results = told.results
+    assert results["turns/turnwise/episodes_per_second"] == 16
+    assert results["turns/ratio_generate"] == pytest.approx(10)
+    assert results["turns/uneven/turnwise/episodes_per_second"] == 8
+    assert results["turns/uneven/turnwise/episodes_per_second/min"] == 4
+    assert results["turns/uneven/generate/episodes_per_second"] == 2
+    assert results["turns/uneven/ratio_generate"] == 4
     rows = rows_of(told.parts["turns"])
     assert rows[""] == ["episodes/s, turns of 16 tokens", "we are faster by", "turns of 8 to 24", "we are faster by"]
     assert rows["turnwise"] == ["16.0 (8.0–32.0)", "", "8.0 (4.0–8.0)", ""]
     assert rows["loop around `generate`"] == ["1.6", "10.0 ×", "2.0", "4.0 ×"]
-    assert (figures["update/ratio_turnwise"], figures["update/memory_ratio_turnwise"]) == (4, 4)
+    assert (results["update/ratio_turnwise"], results["update/memory_ratio_turnwise"]) == (4, 4)
     rows = rows_of(told.parts["update"])
     assert rows["turnwise"] == ["200", "1.00", "4.00 ×", "4.00 ×"]
     assert rows["turnwise, groups with one prompt each"] == ["250", "0.50", "5.00 ×", "8.00 ×"]
 
 
 def test_growth_is_fitted_from_four_turns_on(told):
-    figures = told.figures
-    assert figures["growth/rollout_seconds/exponent"] == pytest.approx(1)
-    assert figures["growth/one-row/update_seconds/exponent"] == pytest.approx(1)
-    assert figures["growth/row-per-turn/tokens/exponent"] == pytest.approx(2)
-    assert figures["growth/row-per-turn/update_seconds/exponent"] == pytest.approx(2)
-    assert figures["growth/one-row/tokens/16"] == 288
+    results = told.results
+    assert results["growth/rollout_seconds/exponent"] == pytest.approx(1)
+    assert results["growth/one-row/update_seconds/exponent"] == pytest.approx(1)
+    assert results["growth/row-per-turn/tokens/exponent"] == pytest.approx(2)
+    assert results["growth/row-per-turn/update_seconds/exponent"] == pytest.approx(2)
+    assert results["growth/one-row/tokens/16"] == 288
     rows = rows_of(told.parts["growth"])
     assert rows["one row per turn: tokens"] == ["1", "16", "64", "256", "2.00"]
     assert rows["rollout, ms"] == ["500.0", "400.0", "800.0", "1600.0", "1.00"]
 
 
 def test_a_gpu_has_no_training_steps_and_a_compiled_update():
-    edition = dataclasses.replace(ON_CUDA, name="h200", about="NVIDIA H200")
+    variant = dataclasses.replace(ON_CUDA, name="h200", about="NVIDIA H200")
     results = {name: found for name, found in MEASURED.items() if not name.startswith("steps/")}
     results["update/compiled"] = {"tokens_per_second": 400.0, "peak_gib": 2.0}
-    made = report(edition, results)
+    made = report(variant, results)
     assert set(made.parts) == {"setting", "sampling", "turns", "update", "growth"}
-    assert made.figures["update/ratio_compiled"] == 8
+    assert made.results["update/ratio_compiled"] == 8
     assert made.parts["setting"] == (
         "Device: NVIDIA H200; model: random weights of SmolLM2-135M's shape, bfloat16; 2 threads."
     )
@@ -181,25 +181,25 @@ def test_a_gpu_has_no_training_steps_and_a_compiled_update():
 
 PAGE = """# Speed
 <!-- section: cpu -->
-<!-- figures: one -->
+<!-- results: one -->
 old
 <!-- end -->
 <!-- end of section: cpu -->
 <!-- section: h200 -->
-<!-- figures: one -->
+<!-- results: one -->
 kept
 <!-- end -->
 <!-- end of section: h200 -->
 """
 
 
-def section(tmp_path, edition=ON_CPU):
-    return Section(name="speed", root=tmp_path, edition=edition)
+def section(tmp_path, variant=ON_CPU):
+    return Section(name="speed", root=tmp_path, variant=variant)
 
 
-def publish(tmp_path, edition, text):
-    publication = section(tmp_path, edition)
-    publication.publish(Report(figures={"x": 1.0}, parts={"one": text}), page=publication.read_page())
+def publish(tmp_path, variant, text):
+    publication = section(tmp_path, variant)
+    publication.publish(Report(results={"x": 1.0}, parts={"one": text}), page=publication.read_page())
     return publication
 
 
@@ -222,7 +222,7 @@ def test_a_device_without_a_section_is_given_one(tmp_path):
     assert page.startswith(PAGE)
     assert "<!-- section: a100 -->\n## NVIDIA A100-SXM4-80GB\n" in page
     for part in ("origin", "setting", "sampling", "turns", "update", "growth"):
-        assert page.count(f"<!-- figures: {part} -->") == 1
+        assert page.count(f"<!-- results: {part} -->") == 1
 
 
 def test_a_section_that_does_not_end(tmp_path):

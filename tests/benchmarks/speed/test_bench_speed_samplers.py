@@ -136,7 +136,7 @@ def test_episodes_of_several_turns(measure):
 
 @pytest.mark.parametrize("measure", [measure_sessions, measure_rereading])
 def test_uneven_episodes_of_several_turns(measure):
-    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 3, "turn": 3, "observation": 4, "spread": 2}
+    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 3, "turn": 3, "observation": 4, "jitter": 2}
     found = measure({**BASE, "shape": shape, "repeats": 2})
     assert found["episodes"] == 3
     assert len(found["seconds"]) == 2, "the first one warms up"
@@ -151,7 +151,7 @@ def test_the_loop_around_generate_pads_on_the_left_and_cuts_every_row_to_its_len
         return torch.cat([ids, said], dim=1)
 
     monkeypatch.setattr(speed_turns, "generate_rows", generate)
-    assert speed_turns._say_on(None, [[11, 12, 13], [21]], [1, 3]) == [[11, 12, 13, 70], [21, 70, 71, 72]]
+    assert speed_turns._generate_turn(None, [[11, 12, 13], [21]], [1, 3]) == [[11, 12, 13, 70], [21, 70, 71, 72]]
     assert asked == [([[11, 12, 13], [0, 0, 21]], 3, [[1, 1, 1], [0, 0, 1]])]
 
 
@@ -159,8 +159,11 @@ def test_rows_that_are_padded_are_said_on_as_if_they_were_not(monkeypatch):
     monkeypatch.setattr(speed_sampling, "sampling_config", greedy(speed_sampling.sampling_config))
     model = make_model(BASE)
     long, short = [5, 6, 7, 8, 9], [31, 32]
-    together = speed_turns._say_on(model, [long, short], [4, 4])
-    assert together == [*speed_turns._say_on(model, [long], [4]), *speed_turns._say_on(model, [short], [4])]
+    together = speed_turns._generate_turn(model, [long, short], [4, 4])
+    assert together == [
+        *speed_turns._generate_turn(model, [long], [4]),
+        *speed_turns._generate_turn(model, [short], [4]),
+    ]
 
 
 def greedy(make):

@@ -1,7 +1,7 @@
 """The estimators as they are measured on the oracle's worlds: each by itself, and those with a critic in four ways.
 
 Invariant: a bias has one cause at a time. Advantages are not whitened; the critic is exact or wrong; λ is 1, where a
-critic is a baseline alone, or below, where its word also stands in for what was earned.
+critic is a baseline alone, or below, where its values also replace later rewards.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ _SHORT = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """`Variant(name="gae/lam-0.5/wrong", label="gae, λ = 0.5, wrong critic", credit=..., critic="wrong")`."""
+class Candidate:
+    """`Candidate(name="gae/lam-0.5/wrong", label="gae, λ = 0.5, wrong critic", credit=..., critic="wrong")`."""
 
     name: str
     label: str
@@ -28,12 +28,12 @@ class Variant:
     """Read by estimators that have one."""
 
     def plain(self) -> dict[str, Json]:
-        """What a job is told of it."""
+        """As a job's settings."""
         return {"credit": self.credit.model_dump(mode="json"), "critic": self.critic}
 
     @classmethod
     def read(cls, name: str, plain: Json) -> Self:
-        """The variant that `plain` came from, but for its label."""
+        """The candidate that `plain` came from, but for its label."""
         assert isinstance(plain, Mapping)
         credit, critic = plain["credit"], plain["critic"]
         assert isinstance(credit, Mapping)
@@ -42,30 +42,30 @@ class Variant:
         return cls(name=name, label=name, credit=settings, critic=cast(CriticKind, critic))
 
 
-def _with_critic(estimator: str, **lams: str) -> list[Variant]:
+def _with_critic(estimator: str, **lams: str) -> list[Candidate]:
     """`lams` maps each λ that the estimator reads to what it is called."""
-    variants = []
+    candidates = []
     for lam in (1.0, _SHORT):
         words = ", ".join(f"{letter} = {lam:g}" for letter in lams.values())
         credit = {"estimator": estimator, "whiten": False, **dict.fromkeys(lams, lam)}
         for critic in get_args(CriticKind):
-            variants.append(
-                Variant(
+            candidates.append(
+                Candidate(
                     name=f"{estimator}/lam-{lam:g}/{critic}",
                     label=f"{estimator}, {words}, {critic} critic",
                     credit=CreditSettings.model_validate(credit),
                     critic=critic,
                 )
             )
-    return variants
+    return candidates
 
 
-def _alone(estimator: str, note: str = "", **settings: float) -> Variant:
+def _alone(estimator: str, note: str = "", **settings: float) -> Candidate:
     credit = CreditSettings.model_validate({"estimator": estimator, **settings})
-    return Variant(name=estimator, label=f"{estimator}{note}", credit=credit)
+    return Candidate(name=estimator, label=f"{estimator}{note}", credit=credit)
 
 
-VARIANTS: tuple[Variant, ...] = (
+CANDIDATES: tuple[Candidate, ...] = (
     *_with_critic("gae", lam="λ"),
     *_with_critic("turn-gae", turn_lam="λ'"),
     *_with_critic("bilevel-gae", lam="λ", turn_lam="λ'"),

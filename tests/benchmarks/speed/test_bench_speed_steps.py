@@ -128,6 +128,6 @@ def test_other_token_counts_are_no_measurement(tokenizer, tmp_path, monkeypatch)
 
 def test_the_peers_text_is_ours():
     """The workload is the same on both sides; the peer's script cannot import it."""
-    script = (Path(__file__).parents[2] / "benchmarks/peers/trl_workload.py").read_text()
+    script = (Path(__file__).parents[3] / "benchmarks/peers/trl_workload.py").read_text()
     assert f'QUESTION = "{speed_steps.QUESTION}"' in script
     assert "Guess the hidden number.\n\n        Args:\n            n: The number guessed, from 1 to 10." in script

@@ -10,22 +10,22 @@ import yaml
 
 from benchmarks.credit import benchmark as credit
 from benchmarks.credit import report as credit_report
-from benchmarks.credit.report import count_effort, summarise_curve, summarise_learning
-from benchmarks.credit.variants import VARIANTS, Variant
+from benchmarks.credit.candidates import CANDIDATES, Candidate
+from benchmarks.credit.report import average_curve, count_effort, summarise_learning
 from benchmarks.harness.benchmark import Scope
-from benchmarks.harness.jobs import Place
+from benchmarks.harness.jobs import JobFolders
 from benchmarks.harness.report import fill
 from tiny_bench import tiny_data
 from turnwise.cli.main import main
 from turnwise.credit.settings import ESTIMATORS
 from turnwise.oracle import WORLDS, measure
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "docs/credit.md"
 
 
 def run(success, episodes=(8, 8), taken=(2, 1)):
-    """The figures of a training job, as far as they are read."""
+    """The results of a training job, as far as they are read."""
     return {
         "evaluate": {"step": [0, 2, 4], "evaluate/success": list(success)},
         "train": {"step": [1, 2], "rollout/episodes": list(episodes), "policy/steps_taken": list(taken)},
@@ -45,7 +45,7 @@ def in_project(monkeypatch):
 def test_every_estimator_takes_part_in_both_halves():
     offered = set(ESTIMATORS)
     assert set(credit.LEARNERS) == offered
-    assert {variant.credit.estimator for variant in VARIANTS} == offered
+    assert {candidate.credit.estimator for candidate in CANDIDATES} == offered
 
 
 def test_the_plan_is_equal_but_for_the_credit(in_project):
@@ -79,20 +79,20 @@ def test_quick_asks_for_less(in_project):
 
 
 def test_moments_are_the_oracles(tmp_path):
-    variants = [variant for variant in VARIANTS if variant.name in ("rloo", "gae/lam-0.5/wrong")]
+    candidates = [candidate for candidate in CANDIDATES if candidate.name in ("rloo", "gae/lam-0.5/wrong")]
     sizes = {"groups": 2, "group_size": 2, "samples": 20}
-    settings = {"world": "rooms", "seed": 3, **sizes, "variants": {one.name: one.plain() for one in variants}}
-    figures = credit.measure_moments(settings, Place(folder=tmp_path, before=None))
-    for variant in variants:
-        expected = measure(WORLDS["rooms"], variant.credit, critic=variant.critic, seed=3, **sizes)
-        assert figures[variant.name]["variance"] == expected.variance
-        assert figures[variant.name]["snr"] == expected.snr
+    settings = {"world": "rooms", "seed": 3, **sizes, "candidates": {one.name: one.plain() for one in candidates}}
+    results = credit.measure_moments(settings, JobFolders(own=tmp_path, before=None))
+    for candidate in candidates:
+        expected = measure(WORLDS["rooms"], candidate.credit, critic=candidate.critic, seed=3, **sizes)
+        assert results[candidate.name]["variance"] == expected.variance
+        assert results[candidate.name]["snr"] == expected.snr
 
 
 def test_a_variant_survives_being_told_to_a_job():
-    for variant in VARIANTS:
-        told = Variant.read(variant.name, json.loads(json.dumps(variant.plain())))
-        assert (told.credit, told.critic) == (variant.credit, variant.critic)
+    for candidate in CANDIDATES:
+        told = Candidate.read(candidate.name, json.loads(json.dumps(candidate.plain())))
+        assert (told.credit, told.critic) == (candidate.credit, candidate.critic)
 
 
 def test_learning_by_hand():
@@ -107,15 +107,15 @@ def test_learning_by_hand():
     assert found["minus_grpo"].mean == pytest.approx(0.25)
     assert found["minus_grpo"].low == pytest.approx(0.25 - 12.7062 * 0.05, abs=1e-4)
     assert found["over_training"].mean == pytest.approx((0.5 + 0.7) / 2)
-    assert {step: point.mean for step, point in summarise_curve(ours).items()} == pytest.approx(
+    assert {step: point.mean for step, point in average_curve(ours).items()} == pytest.approx(
         {"0": 0.3, "2": 0.4, "4": 0.8}
     )
     assert count_effort(ours) == {"episodes": 16.0, "updates": 3.0}
 
 
 def test_the_report_by_hand(monkeypatch):
-    few = tuple(variant for variant in VARIANTS if variant.name in ("rloo", "gae/lam-1/wrong"))
-    monkeypatch.setattr(credit_report, "VARIANTS", few)
+    few = tuple(candidate for candidate in CANDIDATES if candidate.name in ("rloo", "gae/lam-1/wrong"))
+    monkeypatch.setattr(credit_report, "CANDIDATES", few)
     results = {
         "moments/rooms/seed-0": {"rloo": moments(), "gae/lam-1/wrong": moments(cosine=None)},
         "moments/rooms/seed-1": {"rloo": moments(bias=0.35), "gae/lam-1/wrong": moments()},
@@ -137,28 +137,28 @@ def test_the_report_by_hand(monkeypatch):
         "| rloo | 0.200 [0.200, 0.200] | 0.750 [0.750, 0.750] | +0.550 [+0.550, +0.550] | +0.250 [+0.250, +0.250] "
         "| 0.575 [0.575, 0.575] | 16 | 3 |",
     ]
-    assert made.figures["frozen_lake/rloo/success"] == 0.75
-    assert made.figures["frozen_lake/rloo/success_at/2"] == pytest.approx(0.4)
-    assert made.figures["frozen_lake/rloo/updates"] == 3.0
-    assert made.figures["oracle/rooms/rloo/bias"] == pytest.approx(0.3)
-    assert "oracle/rooms/gae/lam-1/wrong/cosine" not in made.figures
+    assert made.results["frozen_lake/rloo/success"] == 0.75
+    assert made.results["frozen_lake/rloo/success_at/2"] == pytest.approx(0.4)
+    assert made.results["frozen_lake/rloo/updates"] == 3.0
+    assert made.results["oracle/rooms/rloo/bias"] == pytest.approx(0.3)
+    assert "oracle/rooms/gae/lam-1/wrong/cosine" not in made.results
     (picture,) = made.pictures
     assert [panel.title for panel in picture.panels] == ["grpo", "rloo"]
     assert [line.name for line in picture.panels[0].behind] == ["rloo"]
     assert f"](img/credit-{picture.name}.png)" in PAGE.read_text()
-    fill(tables_alone(), {**made.parts, "origin": ""}, made.figures, source="docs/credit.md")
+    fill(tables_alone(), {**made.parts, "origin": ""}, made.results, source="docs/credit.md")
 
 
 def tables_alone() -> str:
-    """The page without the single figures in its sentences, which are those of a whole benchmark."""
-    return re.sub(r"<!-- figure: .*?-->(.*?)<!-- end -->", r"\1", PAGE.read_text(), flags=re.DOTALL)
+    """The page without the single results in its sentences, which are those of a whole benchmark."""
+    return re.sub(r"<!-- result: .*?-->(.*?)<!-- end -->", r"\1", PAGE.read_text(), flags=re.DOTALL)
 
 
-def test_every_figure_in_a_sentence_is_the_one_that_was_committed():
-    figures = json.loads((PROJECT / "benchmarks/results/credit.json").read_text())
-    shown = re.findall(r"<!-- figure: (\S+) (\S+) -->(.*?)<!-- end -->", PAGE.read_text())
+def test_every_result_in_a_sentence_is_the_one_that_was_committed():
+    results = json.loads((PROJECT / "benchmarks/results/credit.json").read_text())
+    shown = re.findall(r"<!-- result: (\S+) (\S+) -->(.*?)<!-- end -->", PAGE.read_text())
     assert len(shown) > 10
-    assert [(name, text) for name, form, text in shown if text != format(figures[name], form)] == []
+    assert [(name, text) for name, form, text in shown if text != format(results[name], form)] == []
 
 
 def test_the_page_leads_to_files_that_exist():
@@ -171,14 +171,14 @@ def test_the_page_leads_to_files_that_exist():
 
 @pytest.fixture
 def small_project(tmp_path, monkeypatch):
-    """A folder with a recipe of a second and the page; one world is left, two estimators, and two of the variants."""
+    """A folder with a recipe of a second and the page; one world is left, two estimators, and two of the candidates."""
     monkeypatch.chdir(tmp_path)
     Path(f"{credit.RECIPE}.yaml").write_text(yaml.safe_dump(tiny_data()))
     Path("docs").mkdir()
     Path("docs/credit.md").write_text(tables_alone())
-    few = tuple(variant for variant in VARIANTS if variant.name in ("rloo", "gae/lam-0.5/wrong"))
+    few = tuple(candidate for candidate in CANDIDATES if candidate.name in ("rloo", "gae/lam-0.5/wrong"))
     for module in (credit, credit_report):
-        monkeypatch.setattr(module, "VARIANTS", few)
+        monkeypatch.setattr(module, "CANDIDATES", few)
     monkeypatch.setattr(credit, "LEARNERS", {name: credit.LEARNERS[name] for name in ("gae", "grpo")})
     monkeypatch.setattr(credit, "WORLDS", {"rooms": WORLDS["rooms"]})
     monkeypatch.setattr(credit, "QUICK", ())
@@ -197,14 +197,14 @@ def test_from_end_to_end(small_project, capsys):
     page = (quick / "docs/credit.md").read_text()
     assert "| gae, λ = 0.5, wrong critic | " in page
     assert "From `turnwise bench credit --quick --seeds 1`: 4 jobs on " in page
-    figures = json.loads((quick / "benchmarks/results/credit.json").read_text())
-    assert figures["frozen_lake/gae/episodes"] == figures["frozen_lake/grpo/episodes"] == 8.0
-    assert figures["about/seeds"] == "0"
-    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in figures.items())
+    results = json.loads((quick / "benchmarks/results/credit.json").read_text())
+    assert results["frozen_lake/gae/episodes"] == results["frozen_lake/grpo/episodes"] == 8.0
+    assert results["about/seeds"] == "0"
+    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in results.items())
     drawn = (quick / "docs/img/credit-learning.png").is_file()
     assert drawn == (importlib.util.find_spec("matplotlib") is not None)
 
     # What was done is kept, wherever it came from; and all of it together may be published.
     assert main(["bench", "credit", "--quick", "--seeds", "1"]) == 0
     assert "4 of 4 jobs were done before and are kept" in capsys.readouterr().out
-    assert json.loads((quick / "benchmarks/results/credit.json").read_text()) == figures
+    assert json.loads((quick / "benchmarks/results/credit.json").read_text()) == results

@@ -14,20 +14,20 @@ import yaml
 from rich.console import Console
 
 from benchmarks.games import benchmark as games
-from benchmarks.games import curve as games_course
+from benchmarks.games import curve as games_curve
 from benchmarks.games import health as games_health
 from benchmarks.games import shaping as games_shaping
 from benchmarks.games.curve import LONG_ENOUGH
-from benchmarks.games.shaping import ACTIONS, GROUNDS, ONLINE, RESPONSES, plan_shaping, shaping_config, values
+from benchmarks.games.shaping import ACTIONS, ENVIRONMENTS, ONLINE, RESPONSES, plan_shaping, shaping_config, values
 from benchmarks.games.shaping_report import Shaping
 from benchmarks.games.trap import (
     alarm_table,
     count_effort,
     count_shares,
-    courses_of,
+    describe_effort,
     draw_trap,
     flatten_shares,
-    say_effort,
+    read_curves,
     summarise_mode,
     trap_table,
 )
@@ -36,7 +36,7 @@ from benchmarks.harness.benchmark import Scope, run_benchmark
 from benchmarks.harness.jobs import order_jobs
 from benchmarks.harness.report import Report
 from benchmarks.harness.results import estimate_mean
-from benchmarks.harness.worker import perform
+from benchmarks.harness.worker import run_job
 from tiny_bench import tiny_data
 from turnwise.cli.main import main
 from turnwise.credit.base import TokenBatch
@@ -44,13 +44,13 @@ from turnwise.credit.grpo import grpo
 from turnwise.credit.rloo import rloo
 from turnwise.evaluation import wilson_interval
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 PAGE = PROJECT / "docs/stability.md"
 QUICK, FULL = Scope(quick=True, seeds=2), Scope(quick=False, seeds=6)
 
 
 def run(success, *, alarm_at=None, held_out=(0.5, 0.5), rollbacks=0, updates=2, idle=0):
-    """The figures of a training job, as far as they are read."""
+    """The results of a training job, as far as they are read."""
     steps = range(1, len(success) + 1)
     return {
         "evaluate": {"step": [0, len(success)], "evaluate/success": list(held_out)},
@@ -153,7 +153,7 @@ def test_one_response_is_tried_where_nothing_compares_groups(in_project):
 
 def test_every_plan_can_be_made(in_project):
     quick, full = games.plan(QUICK), games.plan(FULL)
-    assert {job.name.split("/")[1] for job in full if job.name.startswith("shaping/")} == set(GROUNDS)
+    assert {job.name.split("/")[1] for job in full if job.name.startswith("shaping/")} == set(ENVIRONMENTS)
     assert {job.name.split("/")[1] for job in quick if job.name.startswith("shaping/")} == {"frozen_lake"}
     assert len({job.name for job in full}) == len(full)
 
@@ -189,8 +189,8 @@ def test_a_mode_by_hand():
     assert "lead" not in found
     assert "fallen_at" not in found
     assert summarise_mode(vanilla, vanilla)["lead"].mean == pytest.approx((4 - 2) / 2)
-    assert count_shares(courses_of(vanilla)) == {"trapped": (2, 2), "alarmed": (2, 2), "warned": (1, 2)}
-    assert count_shares(courses_of(auto)) == {"trapped": (0, 2), "alarmed": (1, 2), "warned": (0, 0)}
+    assert count_shares(read_curves(vanilla)) == {"trapped": (2, 2), "alarmed": (2, 2), "warned": (1, 2)}
+    assert count_shares(read_curves(auto)) == {"trapped": (0, 2), "alarmed": (1, 2), "warned": (0, 0)}
 
 
 def test_a_share_of_nothing_is_left_out():
@@ -210,7 +210,7 @@ def test_the_tables_by_hand():
         "auto": [run(RISING, alarm_at=9, held_out=(0.5, 0.9), rollbacks=1)],
     }
     summaries = {mode: summarise_mode(runs, modes["vanilla"]) for mode, runs in modes.items()}
-    shares = {mode: count_shares(courses_of(runs)) for mode, runs in modes.items()}
+    shares = {mode: count_shares(read_curves(runs)) for mode, runs in modes.items()}
     effort = {mode: {"episodes": 15360.0, "updates": 120.0, "idle": 0.0} for mode in modes}
     assert trap_table(summaries, shares, effort).splitlines()[2:] == [
         "| vanilla | 0.60 | 0.00 |  | 0.10 |  | 1 of 1 | 15,360 | 120 |",
@@ -220,7 +220,7 @@ def test_the_tables_by_hand():
         "| vanilla | 1 of 1 | 9.0 | 13.0 | +4.0 | 1 of 1 | 0.0 |",
         "| auto | 1 of 1 | 9.0 | – | – | 0 of 0 | 1.0 |",
     ]
-    assert say_effort(effort) == (
+    assert describe_effort(effort) == (
         "Samples and updates are equal: every run sampled 15,360 episodes and made 120 updates of the policy."
     )
     assert count_effort([run(RISING, updates=2), run(RISING, updates=1, idle=4)]) == {
@@ -228,9 +228,9 @@ def test_the_tables_by_hand():
         "updates": 32.0,
         "idle": 2.0,
     }
-    idle = say_effort({**effort, "always": {"episodes": 15360.0, "updates": 120.0, "idle": 1.5}})
+    idle = describe_effort({**effort, "always": {"episodes": 15360.0, "updates": 120.0, "idle": 1.5}})
     assert idle.endswith("(some with a gradient of exactly zero: at most 1.5 per run, of always).")
-    unequal = say_effort({**effort, "always": {"episodes": 15360.0, "updates": 118.0, "idle": 0.0}})
+    unequal = describe_effort({**effort, "always": {"episodes": 15360.0, "updates": 118.0, "idle": 0.0}})
     assert "**Samples or updates were not equal**" in unequal
     assert "always: 15,360.0 episodes, 118.0 updates" in unequal
     success, spread, _, gradient = draw_trap(modes, summaries).panels
@@ -243,7 +243,7 @@ def test_the_tables_by_hand():
 
 
 def test_shaping_by_hand(in_project):
-    """One ground, two seeds; the recipe's own cell stands in all three tables."""
+    """One environment, two seeds; the recipe's own cell stands in all three tables."""
     config = shaping_config("frozen_lake", 10, quick=True)
     outcomes = {"base": 0.6, "responses-16": 0.7, "responses-2": 0.4, "actions-1": 0.4}
     outcomes |= {"online-5": 0.5, "online-10": 0.4}
@@ -264,10 +264,10 @@ def test_shaping_by_hand(in_project):
     assert parts["actions"].splitlines()[3].startswith("| 2 | 60.0 ")
     assert parts["online"].splitlines()[2].startswith("| 1 | 60.0 ")
     assert parts["shaping-effort"].startswith("FrozenLake. Samples and updates are equal: ")
-    figures = shaping.figures()
-    assert figures["shaping/frozen_lake/online-1/success"] == figures["shaping/frozen_lake/responses-8/success"] == 0.6
-    assert figures["shaping/frozen_lake/actions-1/gain"] == pytest.approx(0.1)
-    assert figures["shaping/frozen_lake/actions-1/updates"] == 40.0
+    results = shaping.flatten()
+    assert results["shaping/frozen_lake/online-1/success"] == results["shaping/frozen_lake/responses-8/success"] == 0.6
+    assert results["shaping/frozen_lake/actions-1/gain"] == pytest.approx(0.1)
+    assert results["shaping/frozen_lake/actions-1/updates"] == 40.0
     assert [len(panel.series) for panel in shaping.picture().panels] == [3, 2, 3]
 
 
@@ -314,7 +314,7 @@ def test_the_page_leads_to_files_that_exist():
 TOY = dataclasses.replace(
     games.BENCHMARK,
     plan=lambda scope: [],
-    report=lambda scope, results: Report(figures={"one": estimate_mean([1.0]).mean}, parts={"one": "1"}),
+    report=lambda scope, results: Report(results={"one": estimate_mean([1.0]).mean}, parts={"one": "1"}),
 )
 
 
@@ -323,7 +323,7 @@ def test_a_quick_run_is_published_where_the_benchmark_says_so(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("docs").mkdir()
     Path("docs/stability.md").write_text(
-        "<!-- figures: one -->\n<!-- end -->\n<!-- figures: origin -->\n<!-- end -->\n"
+        "<!-- results: one -->\n<!-- end -->\n<!-- results: origin -->\n<!-- end -->\n"
     )
     monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [])
     toy = dataclasses.replace(TOY, publishes_quick=publishes)
@@ -344,7 +344,7 @@ def small_project(tmp_path, monkeypatch):
     shutil.copy(PAGE, "docs/stability.md")
     credit, stability = {"estimator": "grpo"}, {"starpo_s": {"critic_warmup": 0}}
     Path(f"{games.RECIPE}.yaml").write_text(yaml.safe_dump(tiny_data(credit=credit, stability=stability)))
-    lake = GROUNDS["frozen_lake"]
+    lake = ENVIRONMENTS["frozen_lake"]
     several = {"size": 2, "think": False, "max_actions_per_turn": 2, "max_actions": 2}
     recipe = tiny_data(credit=credit, env={"args": several}, checkpoint={"every": 2})
     Path(f"{lake.recipe}.yaml").write_text(yaml.safe_dump(recipe))
@@ -355,25 +355,25 @@ def small_project(tmp_path, monkeypatch):
     monkeypatch.setattr(games_shaping, "ACTIONS", few[1])
     monkeypatch.setattr(games_shaping, "QUICK", ())
     monkeypatch.setattr(games_health, "STEPS", 2)
-    monkeypatch.setattr(games_course, "LONG_ENOUGH", 2)
-    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [perform(one, root) for one in order_jobs(jobs)])
-    monkeypatch.setitem(GROUNDS, "frozen_lake", dataclasses.replace(lake, questions=few))
+    monkeypatch.setattr(games_curve, "LONG_ENOUGH", 2)
+    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in order_jobs(jobs)])
+    monkeypatch.setitem(ENVIRONMENTS, "frozen_lake", dataclasses.replace(lake, questions=few))
     return tmp_path
 
 
 def test_from_end_to_end(small_project, monkeypatch, capsys):
-    monkeypatch.setattr("benchmarks.games.shaping_report.QUESTIONS", GROUNDS["frozen_lake"].questions)
+    monkeypatch.setattr("benchmarks.games.shaping_report.QUESTIONS", ENVIRONMENTS["frozen_lake"].questions)
     assert main(["bench", "games", "--quick", "--seeds", "1"]) == 0
     assert "The page is docs/stability.md" in capsys.readouterr().out
     page = Path("docs/stability.md").read_text()
     assert "From `turnwise bench games --quick --seeds 1`: 13 jobs on " in page
     assert re.search(r"\| always \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|.*\| 8 \| 2 \|", page)
     assert "Samples and updates are equal: every run sampled 8 episodes and made 2 updates" in page
-    figures = json.loads(Path("benchmarks/results/games.json").read_text())
-    assert {figures[f"trap/{mode}/updates"] for mode in games.MODES} == {2.0}
-    assert figures["healthy/all/false_alarms_of"] == 4.0, "always, rloo, and two other estimators"
-    assert figures["about/seeds/trap"] == figures["about/seeds/shaping"] == "50"
-    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in figures.items())
+    results = json.loads(Path("benchmarks/results/games.json").read_text())
+    assert {results[f"trap/{mode}/updates"] for mode in games.MODES} == {2.0}
+    assert results["healthy/all/false_alarms_of"] == 4.0, "always, rloo, and two other estimators"
+    assert results["about/seeds/trap"] == results["about/seeds/shaping"] == "50"
+    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in results.items())
     drawn = importlib.util.find_spec("matplotlib") is not None
     for picture in ("trap", "shaping"):
         assert Path(f"docs/img/games-{picture}.png").is_file() == drawn

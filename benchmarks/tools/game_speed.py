@@ -1,4 +1,4 @@
-"""How fast the games are, and whether they keep the contract: `python benchmarks/environments.py`.
+"""How fast the games are, and whether they keep the contract: `python -m benchmarks.tools.game_speed`.
 
 One core, CPU time. A step is one message with one action through `await env.step`; resets make a new level each and are
 counted apart. Levels are made, solved and counted. The target: 20,000 steps a second, 200 Sokoban levels a second,

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from benchmarks.harness.jobs import Outcome
+from benchmarks.harness.jobs import JobOutcome
 from benchmarks.harness.progress import JobBar, JobLines, make_progress
 from small_jobs import job
 
@@ -14,8 +14,8 @@ def show(console):
     with make_progress(console) as progress:
         progress.begin(total=3, kept=1)
         progress.started(job("warm/one"))
-        progress.finished(Outcome(job=job("warm/one"), figures={}, seconds=61.4))
-        progress.finished(Outcome(job=job("warm/[two]"), failure="not run, since cold failed"))
+        progress.finished(JobOutcome(job=job("warm/one"), result={}, seconds=61.4))
+        progress.finished(JobOutcome(job=job("warm/[two]"), failure="not run, since cold failed"))
     return console.file.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""`turnwise bench multihop`: what is planned, what a user can get wrong, and both editions from end to end."""
+"""`turnwise bench multihop`: what is planned, what a user can get wrong, and both variants from end to end."""
 
 import dataclasses
 import importlib.util
@@ -13,12 +13,12 @@ from rich.console import Console
 from benchmarks.harness import benchmark
 from benchmarks.harness.benchmark import Scope, find_benchmark, run_benchmark
 from benchmarks.harness.jobs import order_jobs, read_outcome
-from benchmarks.harness.worker import perform
+from benchmarks.harness.worker import run_job
 from benchmarks.multihop import benchmark as multihop
 from benchmarks.multihop import report as multihop_report
-from benchmarks.multihop import variant as multihop_edition
+from benchmarks.multihop import variant as multihop_variant
 from benchmarks.multihop.rows import ABLATIONS, BASELINES, METHODS
-from benchmarks.multihop.variant import QUICK, choose_edition
+from benchmarks.multihop.variant import QUICK, choose_variant
 from tiny_multihop import PROJECT, write_data, write_project
 from turnwise.cli.main import main
 from turnwise.config import load_config
@@ -35,7 +35,7 @@ QUICKLY = Scope(quick=True, seeds=2)
 
 @pytest.fixture
 def planned(monkeypatch):
-    """The jobs of the quick edition, by name."""
+    """The jobs of the quick variant, by name."""
     monkeypatch.chdir(PROJECT)
     return {job.name: job for job in multihop.plan(QUICKLY)}
 
@@ -53,8 +53,8 @@ def test_the_rows_of_the_paper_and_ours():
         ("ppo", "neither mask"),
         ("grpo", "no loss mask"),
     }
-    assert {(row.play, row.imitates) for row in BASELINES} == {
-        (play, imitates) for play in ("closed-book", "naive-rag", "agent") for imitates in (False, True)
+    assert {(row.play, row.sft) for row in BASELINES} == {
+        (play, sft) for play in ("closed-book", "naive-rag", "agent") for sft in (False, True)
     }
 
 
@@ -70,13 +70,13 @@ def test_an_ablation_differs_by_its_masks_alone(planned):
 
 
 def test_all_methods_begin_from_one_cold_start_a_seed_and_share_what_is_not_the_algorithm(planned):
-    base = planned["imitation/cold-start/seed-20"].settings["config"]
+    base = planned["sft/cold-start/seed-20"].settings["config"]
     assert base["sft"]["demonstrations"] == 9600
     assert base["steps"] == 0
     for row in (*METHODS, *ABLATIONS):
         for seed in (20, 21):
             job = planned[f"training/{row.key}/seed-{seed}"]
-            assert job.after is planned[f"imitation/cold-start/seed-{seed}"]
+            assert job.after is planned[f"sft/cold-start/seed-{seed}"]
             config = job.settings["config"]
             assert config["seed"] == seed
             assert config["evaluate"]["tasks"] == 1
@@ -86,13 +86,13 @@ def test_all_methods_begin_from_one_cold_start_a_seed_and_share_what_is_not_the_
 
 
 def test_baselines_imitate_as_much_and_wrap_the_agents_environment(planned):
-    agent = planned["imitation/cold-start/seed-21"]
+    agent = planned["sft/cold-start/seed-21"]
     for row in BASELINES:
-        trained = planned.get(f"imitation/{row.key}/seed-21")
-        assert (trained is not None) == row.imitates
+        trained = planned.get(f"sft/{row.key}/seed-21")
+        assert (trained is not None) == row.sft
         if trained is not None:
             assert all(setting.startswith("env.") for setting in differences(trained, agent))
-    rag = planned["imitation/naive-rag-shown/seed-21"].settings["config"]["env"]
+    rag = planned["sft/naive-rag-shown/seed-21"].settings["config"]["env"]
     assert rag["name"] == "turnwise.envs.qa.baselines:NaiveRag"
     args = agent.settings["config"]["env"]["args"]
     assert rag["args"] == {"env": {"name": "encyclopedia", "args": {**args, "passages": 6}}}
@@ -102,7 +102,7 @@ def test_naive_rag_reads_as_many_passages_as_the_agent_can():
     defaults = {name: given.default for name, given in inspect.signature(Encyclopedia).parameters.items()}
     assert QUICK.passages == (defaults["max_turns"] - 1) * defaults["passages"]
     real = load_config("multihop-smollm2")
-    with_model = choose_edition(
+    with_model = choose_variant(
         Scope(quick=False, seeds=1, model="any/Any-1B", data=str(PROJECT / "src/turnwise/recipes"))
     )
     assert with_model.name == "multihop-Any-1B"
@@ -115,7 +115,7 @@ def test_every_row_is_asked_the_same_questions_after_its_training(planned):
     for row in (*METHODS, *ABLATIONS):
         assert asked[row.key].after is planned[f"training/{row.key}/seed-20"]
     for row in BASELINES:
-        assert asked[row.key].after is planned.get(f"imitation/{row.key}/seed-20")
+        assert asked[row.key].after is planned.get(f"sft/{row.key}/seed-20")
     for job in asked.values():
         config = job.settings["config"]
         assert (job.settings["first"], config["evaluate"]["tasks"], config["evaluate"]["split"]) == (256, 256, "test")
@@ -125,7 +125,7 @@ def test_every_row_is_asked_the_same_questions_after_its_training(planned):
 
 
 def test_the_cold_starts_come_first_since_the_methods_wait_for_them(planned):
-    assert list(planned)[:2] == ["imitation/cold-start/seed-20", "imitation/cold-start/seed-21"]
+    assert list(planned)[:2] == ["sft/cold-start/seed-20", "sft/cold-start/seed-21"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_benchmark_without_models_takes_none(small_project):
 
 def test_a_split_too_short_to_have_the_questions(small_project, monkeypatch):
     late = dataclasses.replace(QUICK, first=10_000)
-    monkeypatch.setattr(multihop_edition, "QUICK", late)
+    monkeypatch.setattr(multihop_variant, "QUICK", late)
     with pytest.raises(ConfigError, match="the split 'test' has 6400 questions and none from 10000 on"):
         multihop.plan(QUICKLY)
 
@@ -165,10 +165,10 @@ def small_project(tmp_path, monkeypatch):
     """A folder with the page and recipes of a second; jobs are done in this process, for speed."""
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path)
-    monkeypatch.setattr(multihop_edition, "QUICK", dataclasses.replace(QUICK, questions=3))
+    monkeypatch.setattr(multihop_variant, "QUICK", dataclasses.replace(QUICK, questions=3))
 
     def run_jobs(jobs, root, **options):
-        return [read_outcome(job, root) or perform(job, root) for job in order_jobs(jobs)]
+        return [read_outcome(job, root) or run_job(job, root) for job in order_jobs(jobs)]
 
     monkeypatch.setattr(benchmark, "run_jobs", run_jobs)
     return tmp_path
@@ -182,29 +182,29 @@ def run(**options):
 
 @pytest.fixture
 def few_rows(small_project, monkeypatch):
-    """One algorithm of each kind, and one ablation; the sentences of the page, which are about all, have no figures."""
+    """One algorithm of each kind, and one ablation; the sentences of the page, which are about all, have no results."""
     methods = tuple(row for row in METHODS if row.key in ("ppo", "grpo"))
     ablations = tuple(row for row in ABLATIONS if row.key == "ppo-no-masks")
     for module in (multihop, multihop_report):
         monkeypatch.setattr(module, "METHODS", methods)
         monkeypatch.setattr(module, "ABLATIONS", ablations)
     page = Path("docs/multihop.md")
-    page.write_text(re.sub(r"<!-- figure: .*?-->(.*?)<!-- end -->", r"\1", page.read_text(), flags=re.DOTALL))
+    page.write_text(re.sub(r"<!-- result: .*?-->(.*?)<!-- end -->", r"\1", page.read_text(), flags=re.DOTALL))
 
 
-def test_the_quick_edition_from_end_to_end(few_rows):
+def test_the_quick_variant_from_end_to_end(few_rows):
     code, said = run(quick=True, seeds=1)
     assert code == 0, said
-    assert "The page is docs/multihop.md, the figures are in benchmarks/results/multihop-quick.json." in said
+    assert "The page is docs/multihop.md, the results are in benchmarks/results/multihop-quick.json." in said
     page = Path("docs/multihop.md").read_text()
     assert "| naive RAG, with demonstrations | 0." in page
     assert "| PPO, neither mask | 0." in page
     assert "From `turnwise bench multihop --quick --seeds 1`: 15 jobs on " in page
-    figures = json.loads(Path("benchmarks/results/multihop-quick.json").read_text())
-    assert figures["grpo/episodes"] == 4.0
-    assert figures["about/seeds"] == "20"
-    assert figures["about/settings/ppo-no-masks"] == "credit.advantage_mask=false, loss.action_mask=false"
-    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in figures.items())
+    results = json.loads(Path("benchmarks/results/multihop-quick.json").read_text())
+    assert results["grpo/episodes"] == 4.0
+    assert results["about/seeds"] == "20"
+    assert results["about/settings/ppo-no-masks"] == "credit.advantage_mask=false, loss.action_mask=false"
+    assert all(isinstance(value, str if name.startswith("about/") else float) for name, value in results.items())
     assert Path("docs/img/multihop-learning.png").is_file() == (importlib.util.find_spec("matplotlib") is not None)
 
     # Behind every number: the episodes it was counted from, and those of training.
@@ -213,7 +213,7 @@ def test_the_quick_edition_from_end_to_end(few_rows):
         greedy = read_trajectories(folder / f"evaluation/{name}/seed-20/greedy.parquet")
         assert [group.task.id for group in greedy] == ["test-256", "test-257", "test-258"]
         success = sum(group.trajectories[0].success for group in greedy) / 3
-        assert figures[f"{name}/em"] == pytest.approx(success, abs=1e-5)
+        assert results[f"{name}/em"] == pytest.approx(success, abs=1e-5)
         assert (folder / f"evaluation/{name}/seed-20/sampled.parquet").is_file()
     assert list(folder.glob("training/ppo/seed-20/run/trajectories/*.parquet"))
 
@@ -223,13 +223,13 @@ def test_the_quick_edition_from_end_to_end(few_rows):
             file.unlink()
     Path("benchmarks/results/multihop-quick.json").unlink()
     assert run(quick=True, seeds=1)[0] == 0
-    assert json.loads(Path("benchmarks/results/multihop-quick.json").read_text()) == figures
+    assert json.loads(Path("benchmarks/results/multihop-quick.json").read_text()) == results
 
 
 def test_an_evaluation_asks_the_model_that_training_ended_with(small_project, monkeypatch):
     jobs = {job.name: job for job in order_jobs(multihop.plan(Scope(quick=True, seeds=1)))}
-    for kind in ("imitation/cold-start", "training/grpo"):
-        assert perform(jobs[f"{kind}/seed-20"], small_project).figures is not None
+    for kind in ("sft/cold-start", "training/grpo"):
+        assert run_job(jobs[f"{kind}/seed-20"], small_project).result is not None
     seen = []
 
     def remember(config, **options):
@@ -238,31 +238,31 @@ def test_an_evaluation_asks_the_model_that_training_ended_with(small_project, mo
 
     monkeypatch.setattr(multihop, "assemble", remember)
     for key in ("grpo", "cold-start", "tools"):
-        outcome = perform(jobs[f"evaluation/{key}/seed-20"], small_project)
-        assert outcome.figures["greedy"]["evaluate/episodes"] == 3
+        outcome = run_job(jobs[f"evaluation/{key}/seed-20"], small_project)
+        assert outcome.result["greedy"]["evaluate/episodes"] == 3
     trained, cold, untrained = seen
     assert trained.endswith("training/grpo/seed-20/run/checkpoints/step-000001/model")
-    assert cold.endswith("imitation/cold-start/seed-20/run/checkpoints/step-000000/model")
+    assert cold.endswith("sft/cold-start/seed-20/run/checkpoints/step-000000/model")
     assert untrained == "small"
 
 
-def test_the_edition_with_a_model_from_end_to_end(small_project, few_rows):
+def test_the_variant_with_a_model_from_end_to_end(small_project, few_rows):
     data = write_data(small_project / "questions")
     parts = assemble(load_config("multihop-smollm2", [f"env.args.questions={data}"]))
     save_model(parts.loaded.model, parts.loaded.tokenizer, Path("models/Tiny-1K"))
     code, said = run(model="models/Tiny-1K", data="questions", seeds=1)
     assert code == 0, said
     name = "multihop-Tiny-1K"
-    assert f"The page is docs/{name}.md, the figures are in benchmarks/results/{name}.json." in said
+    assert f"The page is docs/{name}.md, the results are in benchmarks/results/{name}.json." in said
     page = Path(f"docs/{name}.md").read_text()
     assert page.startswith("# Multi-hop questions, Tiny-1K\n")
     assert "|  | hops 2 | hops 4 | source 2wiki | source musique |" in page
     assert "From `turnwise bench multihop --model models/Tiny-1K --data FOLDER --seeds 1`" in page
     assert f"](img/{name}-learning.png)" in page
-    figures = json.loads(Path(f"benchmarks/results/{name}.json").read_text())
+    results = json.loads(Path(f"benchmarks/results/{name}.json").read_text())
     for row in ("naive-rag-shown", "ppo", "ppo-no-masks"):
-        parts_by_hops = 2 * figures[f"{row}/em/hops=2"] + figures[f"{row}/em/hops=4"]
-        assert parts_by_hops / 3 == pytest.approx(figures[f"{row}/em"], abs=1e-5)
+        parts_by_hops = 2 * results[f"{row}/em/hops=2"] + results[f"{row}/em/hops=4"]
+        assert parts_by_hops / 3 == pytest.approx(results[f"{row}/em"], abs=1e-5)
     folder = Path(f"runs/bench/{name}")
     asked = read_trajectories(folder / "evaluation/ppo/seed-20/greedy.parquet")
     assert [group.task.data["source"] for group in asked] == ["2wiki", "2wiki", "musique"], "the dev split"
@@ -270,7 +270,7 @@ def test_the_edition_with_a_model_from_end_to_end(small_project, few_rows):
     assert "estimator: gae" in config
     assert "questions: questions" in config
 
-    # What was written into the page by hand stays when the figures are made again.
+    # What was written into the page by hand stays when the results are made again.
     Path(f"docs/{name}.md").write_text(page.replace("## The masks", "## The masks, for once"))
     assert run(model="models/Tiny-1K", data="questions", seeds=1)[0] == 0
     assert "## The masks, for once" in Path(f"docs/{name}.md").read_text()

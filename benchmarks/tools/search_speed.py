@@ -1,4 +1,4 @@
-"""How fast BM25 answers: `python benchmarks/bm25.py [CORPUS [QUESTIONS.jsonl.gz]]`.
+"""How fast BM25 answers: `python -m benchmarks.tools.search_speed [CORPUS [QUESTIONS.jsonl.gz]]`.
 
 Without a corpus it makes 25,000 passages whose words fall off as those of English do. The target: at least 2,000
 queries a second in batches, and a single query in less than 5 ms, on 2 cores.

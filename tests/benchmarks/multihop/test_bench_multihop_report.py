@@ -1,4 +1,4 @@
-"""The figures and tables of `turnwise bench multihop`, by hand, and the page that they are put into."""
+"""The results and tables of `turnwise bench multihop`, by hand, and the page that they are put into."""
 
 import json
 import re
@@ -8,13 +8,13 @@ import pytest
 from benchmarks.harness.report import fill
 from benchmarks.multihop import report as multihop_report
 from benchmarks.multihop.results import (
-    Times,
+    Ratio,
+    average_curve,
     compare_baselines,
     count_effort,
-    count_times,
+    ratio_of_means,
     subtract_masked,
     summarise_answers,
-    summarise_curve,
     summarise_kinds,
     summarise_training,
 )
@@ -50,7 +50,7 @@ def test_answers_and_training_by_hand():
     assert found["turns"].mean == 2.5
     runs = [run(0.1, 0.3), run(0.3, 0.9)]
     assert summarise_training(runs)["over_training"].mean == pytest.approx((0.2 + 0.6) / 2)
-    assert {step: point.mean for step, point in summarise_curve(runs).items()} == pytest.approx({"1": 0.2, "2": 0.6})
+    assert {step: point.mean for step, point in average_curve(runs).items()} == pytest.approx({"1": 0.2, "2": 0.6})
     assert count_effort(runs) == {"episodes": 16.0, "updates": 2.0}
 
 
@@ -61,11 +61,14 @@ def test_kinds_of_questions_are_told_apart():
 
 def test_times_a_baseline():
     ours, some = [answers(0.9), answers(0.7)], [answers(0.1), answers(0.3)]
-    assert count_times(ours, some) == Times(value=pytest.approx(4.0), beyond=False)
+    assert ratio_of_means(ours, some) == Ratio(value=pytest.approx(4.0), lower_bound=False)
     none = [answers(0.0), answers(0.0)]
-    assert count_times(ours, none) == Times(value=pytest.approx(0.8 * 200), beyond=True), "one of 200 is counted"
+    assert ratio_of_means(ours, none) == Ratio(value=pytest.approx(0.8 * 200), lower_bound=True), (
+        "one of 200 is counted"
+    )
     assert [
-        Times(value=value, beyond=beyond).show() for value, beyond in ((4.04, False), (160.4, True), (0, True))
+        Ratio(value=value, lower_bound=lower_bound).show()
+        for value, lower_bound in ((4.04, False), (160.4, True), (0, True))
     ] == [
         "4.0",
         "> 160",
@@ -121,11 +124,11 @@ def test_the_report_by_hand():
         "GRPO, no loss mask",
     ]
     assert "| PPO, neither mask | 0.900 [0.900, 0.900] | +0.200 [+0.200, +0.200] | " in made.parts["ablations"]
-    assert made.figures["methods/least_em"] == pytest.approx(0.7)
-    assert made.figures["methods/least_times_naive_rag"] == pytest.approx(7.0)
-    assert made.figures["methods/least_times_untrained"] == pytest.approx(140.0)
-    assert made.figures["grpo/success_at/2"] == pytest.approx(0.4)
-    assert made.figures["grpo-no-loss-mask/less_masked/em"] == pytest.approx(0.0)
+    assert made.results["methods/least_em"] == pytest.approx(0.7)
+    assert made.results["methods/least_times_naive_rag"] == pytest.approx(7.0)
+    assert made.results["methods/least_times_untrained"] == pytest.approx(140.0)
+    assert made.results["grpo/success_at/2"] == pytest.approx(0.4)
+    assert made.results["grpo-no-loss-mask/less_masked/em"] == pytest.approx(0.0)
     (picture,) = made.pictures
     assert [panel.title for panel in picture.panels[-2:]] == ["PPO, masks", "GRPO, masks"]
     assert [line.name for line in picture.panels[5].series] == ["all masks", "no advantage mask", "neither mask"]
@@ -136,21 +139,21 @@ def test_the_report_by_kinds():
     made = multihop_report.report((10, 11), results(kinds=("hops_2", "source_hotpot")), kinds=True)
     assert made.parts["kinds"].splitlines()[0] == "|  | hops 2 | source hotpot |"
     assert "| RLOO | 0.900 [0.900, 0.900] | 0.900 [0.900, 0.900] |" in made.parts["kinds"]
-    assert made.figures["rloo/em/source=hotpot"] == pytest.approx(0.9)
+    assert made.results["rloo/em/source=hotpot"] == pytest.approx(0.9)
 
 
-def test_the_page_has_a_place_for_every_figure_and_no_other():
+def test_the_page_has_a_place_for_every_result_and_no_other():
     made = multihop_report.report((10, 11), results(), kinds=False)
-    filled = fill(PAGE.read_text(), {**made.parts, "origin": "From here."}, made.figures, source="docs/multihop.md")
-    assert "the least exact match is <!-- figure: methods/least_em .3f -->0.700<!-- end -->" in filled
+    filled = fill(PAGE.read_text(), {**made.parts, "origin": "From here."}, made.results, source="docs/multihop.md")
+    assert "the least exact match is <!-- result: methods/least_em .3f -->0.700<!-- end -->" in filled
 
 
-def test_every_figure_in_a_sentence_is_the_one_that_was_committed():
+def test_every_result_in_a_sentence_is_the_one_that_was_committed():
     file = PROJECT / "benchmarks/results/multihop-quick.json"
-    shown = re.findall(r"<!-- figure: (\S+) (\S+) -->(.*?)<!-- end -->", PAGE.read_text())
+    shown = re.findall(r"<!-- result: (\S+) (\S+) -->(.*?)<!-- end -->", PAGE.read_text())
     assert len(shown) > 10
-    figures = json.loads(file.read_text()) if file.is_file() else {}
-    expected = [format(figures[name], form) if figures else "–" for name, form, _ in shown]
+    results = json.loads(file.read_text()) if file.is_file() else {}
+    expected = [format(results[name], form) if results else "–" for name, form, _ in shown]
     assert [text for _, _, text in shown] == expected
 
 

@@ -10,14 +10,14 @@ from benchmarks.harness import BENCHMARKS, benchmark
 from benchmarks.harness.benchmark import Benchmark, find_benchmark, run_benchmark
 from benchmarks.harness.jobs import order_jobs
 from benchmarks.harness.report import Report
-from benchmarks.harness.worker import perform
+from benchmarks.harness.worker import run_job
 from small_jobs import job
 
 PAGE = """# Toy
-<!-- figures: sums -->
+<!-- results: sums -->
 old
 <!-- end -->
-<!-- figures: origin -->
+<!-- results: origin -->
 <!-- end -->
 """
 
@@ -29,7 +29,7 @@ def plan(scope):
 
 def report(scope, results):
     sums = {f"sum/{seed}": results[f"warm/seed-{seed}"]["sum"] for seed in range(scope.seeds)}
-    return Report(figures=sums, parts={"sums": ", ".join(map(str, sums.values()))}, about={"toy": "yes"})
+    return Report(results=sums, parts={"sums": ", ".join(map(str, sums.values()))}, about={"toy": "yes"})
 
 
 TOY = Benchmark(name="toy", seeds=3, quick_seeds=2, plan=plan, report=report)
@@ -41,7 +41,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("docs").mkdir()
     Path("docs/toy.md").write_text(PAGE)
-    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [perform(one, root) for one in order_jobs(jobs)])
+    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in order_jobs(jobs)])
 
 
 def run(**options):
@@ -52,17 +52,17 @@ def run(**options):
 def test_the_page_and_the_results_are_published(project):
     code, said = run()
     assert code == 0
-    assert said == "The page is docs/toy.md, the figures are in benchmarks/results/toy.json.\n"
+    assert said == "The page is docs/toy.md, the results are in benchmarks/results/toy.json.\n"
     page = Path("docs/toy.md").read_text().splitlines()
-    assert page[:5] == ["# Toy", "<!-- figures: sums -->", "1.0, 2.0, 3.0", "<!-- end -->", "<!-- figures: origin -->"]
+    assert page[:5] == ["# Toy", "<!-- results: sums -->", "1.0, 2.0, 3.0", "<!-- end -->", "<!-- results: origin -->"]
     assert page[5].startswith("From `turnwise bench toy --seeds 3`: 4 jobs on ")
-    figures = json.loads(Path("benchmarks/results/toy.json").read_text())
-    assert {name: value for name, value in figures.items() if not name.startswith("about/")} == {
+    results = json.loads(Path("benchmarks/results/toy.json").read_text())
+    assert {name: value for name, value in results.items() if not name.startswith("about/")} == {
         "sum/0": 1.0,
         "sum/1": 2.0,
         "sum/2": 3.0,
     }
-    assert {name for name in figures if name.startswith("about/")} == {
+    assert {name for name in results if name.startswith("about/")} == {
         f"about/{name}" for name in ("command", "jobs", "process_minutes", "machine", "versions", "toy")
     }
     assert Path("runs/bench/toy/warm/seed-2/result.json").is_file()
@@ -83,7 +83,7 @@ def test_out_and_seeds(project):
 
 
 def test_a_job_that_fails_leaves_what_was_published(project, monkeypatch):
-    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [perform(one, root) for one in jobs])
+    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in jobs])
     code, said = run(seeds=2)  # the cold start is missing, so no job finds what it begins from
     assert code == 1
     assert "2 of 2 jobs failed, so nothing was published: warm/seed-0, warm/seed-1" in said

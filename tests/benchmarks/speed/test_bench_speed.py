@@ -13,17 +13,17 @@ from rich.console import Console
 from benchmarks.harness import benchmark
 from benchmarks.harness.benchmark import Scope, find_benchmark, run_benchmark
 from benchmarks.harness.jobs import order_jobs
-from benchmarks.harness.worker import perform
+from benchmarks.harness.worker import run_job
 from benchmarks.speed import benchmark as speed
 from benchmarks.speed import models as speed_models
 from benchmarks.speed import process as speed_process
-from benchmarks.speed import variant as speed_edition
+from benchmarks.speed import variant as speed_variant
 from benchmarks.speed.episodes import Shape
-from benchmarks.speed.variant import ON_CPU, ON_CUDA, choose_edition, shorten_name
+from benchmarks.speed.variant import ON_CPU, ON_CUDA, choose_variant, shorten_name
 from turnwise.cli.main import main
 from turnwise.errors import ConfigError
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 ANSWER = {
     "trajectories": 4,
     "step_seconds": [9.0],
@@ -40,7 +40,7 @@ TINY = dataclasses.replace(
     steps={**ON_CPU.steps, "prompts": 2, "generations": 2, "turns": 2, "turn-tokens": 3, "warmup": 1, "steps": 1},
     sampling={"rows": 3, "prompt": 6, "tokens": 5, "repeats": 1},
     turns=Shape(groups=3, members=1, prompt=5, turns=2, turn=2, observation=4),
-    turns_spread=1,
+    turn_jitter=1,
     turns_repeats=1,
     update={
         "work": {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2},
@@ -62,9 +62,9 @@ def project(tmp_path, monkeypatch):
     Path("benchmarks/peers").mkdir(parents=True)
     for script in speed._SCRIPTS.values():
         script.write_text(f"print({json.dumps(ANSWER)!r})\n")
-    monkeypatch.setattr(speed_edition, "ON_CPU", TINY)
+    monkeypatch.setattr(speed_variant, "ON_CPU", TINY)
     monkeypatch.setattr(speed_models, "tiny_config", lambda make=speed_models.tiny_config: narrow(make()))
-    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [perform(one, root) for one in order_jobs(jobs)])
+    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in order_jobs(jobs)])
     for module in (speed, speed_process):
         monkeypatch.setattr(module, "measure_ours", measure_here)
     monkeypatch.setattr(speed_models.Qwen2ForCausalLM, "generate_batch", fail)
@@ -80,7 +80,7 @@ def fail(self, *args, **options):
     raise RuntimeError("no paged attention")
 
 
-def measure_here(settings, place):
+def measure_here(settings, folders):
     module, _, name = settings["measurement"].partition(":")
     return getattr(importlib.import_module(module), name)(settings["settings"])
 
@@ -135,27 +135,27 @@ def test_both_sides_are_told_the_same(project, with_trl):
     assert ours == theirs
 
 
-@pytest.mark.parametrize(("name", "spread"), [("turns", 0), ("uneven-turns", 1)])
-def test_both_sides_of_the_turns_play_one_shape(project, name, spread):
+@pytest.mark.parametrize(("name", "jitter"), [("turns", 0), ("uneven-turns", 1)])
+def test_both_sides_of_the_turns_play_one_shape(project, name, jitter):
     jobs = {job.name: job for job in speed.plan(Scope(quick=False, seeds=1))}
     ours, theirs = (jobs[f"{name}/{side}"].settings for side in ("turnwise", "generate"))
     told = {key: value for key, value in ours.items() if key != "measurement"}
     assert told == {key: value for key, value in theirs.items() if key != "measurement"}
-    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 2, "turn": 2, "observation": 4, "spread": spread}
+    shape = {"groups": 3, "members": 1, "prompt": 5, "turns": 2, "turn": 2, "observation": 4, "jitter": jitter}
     assert ours["settings"]["shape"] == shape
 
 
 def test_a_peers_options_are_those_its_script_takes(project, with_trl, monkeypatch):
     told = {}
-    monkeypatch.setattr(speed, "measure_peer", lambda settings, place: told.update(settings))
+    monkeypatch.setattr(speed, "measure_peer", lambda settings, folders: told.update(settings))
     job = next(job for job in speed.plan(Scope(quick=False, seeds=1, peer="python")) if "trl" in job.name)
-    speed.run_trl_steps(job.settings, speed.Place(folder=Path("here"), before=Path("before")))
+    speed.run_trl_steps(job.settings, speed.JobFolders(own=Path("here"), before=Path("before")))
     script = (PROJECT / "benchmarks/peers/trl_workload.py").read_text()
     assert told["options"]["tokenizer"] == str(Path("before/made").absolute())
     assert all(f'"--{name}"' in script for name in told["options"])
     vllm = (PROJECT / "benchmarks/peers/vllm_sampling.py").read_text()
     (sampling,) = (job for job in speed._plan_sampling(ON_CUDA, "python") if job.name == "sampling/vllm")
-    speed.run_vllm(sampling.settings, speed.Place(folder=Path("here"), before=Path("before")))
+    speed.run_vllm(sampling.settings, speed.JobFolders(own=Path("here"), before=Path("before")))
     assert told["options"]["model"] == str(Path("before/made").absolute())
     assert all(f'"--{name}"' in vllm for name in told["options"])
 
@@ -163,7 +163,7 @@ def test_a_peers_options_are_those_its_script_takes(project, with_trl, monkeypat
 def test_a_vllm_that_does_not_run_is_a_finding(project):
     Path("benchmarks/peers/vllm_sampling.py").write_text("import sys\nsys.exit('no such device')\n")
     settings = {"rows": 3, "model": "here", "python": sys.executable}
-    found = speed.run_vllm(settings, speed.Place(folder=Path(), before=None))
+    found = speed.run_vllm(settings, speed.JobFolders(own=Path(), before=None))
     assert found == {"failure": "vllm_sampling.py ended with exit code 1: no such device"}
 
 
@@ -184,23 +184,23 @@ def test_all_of_it_from_end_to_end(project, with_trl):
     assert "Not run yet." not in cpu
     assert gpu == before.split(mark)[1]
     assert "From `turnwise bench speed --peer PYTHON --seeds 1`: " in cpu
-    figures = json.loads(Path("benchmarks/results/speed-cpu.json").read_text())
-    assert figures["steps/ratio_trl"] == pytest.approx(9 / figures["steps/turnwise/step_seconds"], rel=1e-4)
-    assert figures["growth/one-row/tokens/4"] == 17
-    assert figures["about/threads"] == "2"
-    assert figures["turns/uneven/turnwise/episodes_per_second"] > 0
-    assert figures["about/settings/turns"] == (
-        "groups 3, members 1, prompt 5, turns 2, turn 2, observation 4, spread 0 and 1, repeats 1"
+    results = json.loads(Path("benchmarks/results/speed-cpu.json").read_text())
+    assert results["steps/ratio_trl"] == pytest.approx(9 / results["steps/turnwise/step_seconds"], rel=1e-4)
+    assert results["growth/one-row/tokens/4"] == 17
+    assert results["about/threads"] == "2"
+    assert results["turns/uneven/turnwise/episodes_per_second"] > 0
+    assert results["about/settings/turns"] == (
+        "groups 3, members 1, prompt 5, turns 2, turn 2, observation 4, jitter 0 and 1, repeats 1"
     )
-    assert figures["about/settings/sampling"] == "rows 3, prompt 6, tokens 5, repeats 1"
+    assert results["about/settings/sampling"] == "rows 3, prompt 6, tokens 5, repeats 1"
     assert "did not run: RuntimeError: no paged attention" in cpu
-    assert str(Path.cwd()) not in json.dumps(figures)
+    assert str(Path.cwd()) not in json.dumps(results)
 
 
 def test_a_peer_that_fails_is_told_by_its_last_line(project, with_trl):
     Path("benchmarks/peers/trl_workload.py").write_text("import sys\nsys.exit('ValueError: no such template')\n")
     jobs = order_jobs(speed.plan(Scope(quick=False, seeds=1, peer=sys.executable)))
-    outcomes = {job.name: perform(job, Path("runs")) for job in jobs if job.name in ("tokenizer", "steps/trl/round-0")}
+    outcomes = {job.name: run_job(job, Path("runs")) for job in jobs if job.name in ("tokenizer", "steps/trl/round-0")}
     assert outcomes["steps/trl/round-0"].failure == (
         "trl_workload.py ended with exit code 1: ValueError: no such template"
     )
@@ -238,15 +238,15 @@ def test_no_gpu(project, monkeypatch, capsys):
     assert "--device cuda, but torch sees no GPU here" in capsys.readouterr().err
 
 
-def test_a_gpu_has_its_own_edition(project, monkeypatch):
-    monkeypatch.setattr(speed_edition, "find_gpu", lambda: "NVIDIA H200")
+def test_a_gpu_has_its_own_variant(project, monkeypatch):
+    monkeypatch.setattr(speed_variant, "find_gpu", lambda: "NVIDIA H200")
     Path("weights").mkdir()
     Path("weights/config.json").write_text("{}")
     scope = Scope(quick=False, seeds=2, device="cuda", model="weights")
-    edition = choose_edition(scope)
-    assert (edition.name, edition.dtype, edition.model) == ("h200", "bfloat16", str(Path("weights").absolute()))
-    assert find_benchmark("speed").edition(scope) == "speed-h200"
-    assert edition.describe()["model"] == "weights", "no path of the user's machine is published"
+    variant = choose_variant(scope)
+    assert (variant.name, variant.dtype, variant.model) == ("h200", "bfloat16", str(Path("weights").absolute()))
+    assert find_benchmark("speed").folder_name(scope) == "speed-h200"
+    assert variant.describe()["model"] == "weights", "no path of the user's machine is published"
     assert names(scope)[:3] == ["sampling/turnwise", "sampling/generate", "sampling/continuous"]
     assert "update/compiled" in names(scope)
     publication = find_benchmark("speed").publication(scope, Path())
@@ -260,12 +260,12 @@ def test_the_sizes_that_are_promised():
         "tokens": 256,
     }
     assert (ON_CUDA.turns.turns, ON_CUDA.turns.turn, ON_CUDA.turns.observation) == (4, 32, 64)
-    assert (ON_CPU.turns_spread, ON_CUDA.turns_spread) == (8, 16), "half of a turn"
+    assert (ON_CPU.turn_jitter, ON_CUDA.turn_jitter) == (8, 16), "half of a turn"
     assert ON_CPU.growth_turns == ON_CUDA.growth_turns == (2, 4, 8, 16, 32)
     steps = ON_CPU.steps
     assert (steps["prompts"], steps["generations"], steps["turns"], steps["turn-tokens"]) == (4, 8, 4, 16)
-    for edition in (ON_CPU, ON_CUDA):
-        longest = dataclasses.replace(edition.growth, turns=edition.growth_turns[-1])
+    for variant in (ON_CPU, ON_CUDA):
+        longest = dataclasses.replace(variant.growth, turns=variant.growth_turns[-1])
         assert longest.prompt + longest.longest + longest.observation <= speed_models.POSITIONS
 
 
@@ -296,4 +296,4 @@ def test_the_pages_sections_have_a_place_for_every_part():
     page = (PROJECT / "docs/speed.md").read_text()
     for name, parts in {"cpu": 7, "h200": 6}.items():
         section = page.partition(f"<!-- section: {name} -->")[2].partition(f"<!-- end of section: {name} -->")[0]
-        assert section.count("<!-- figures: ") == section.count("<!-- end -->") == parts
+        assert section.count("<!-- results: ") == section.count("<!-- end -->") == parts

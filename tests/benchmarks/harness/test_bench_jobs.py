@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.jobs import Outcome, failures, order_jobs, read_outcome
+from benchmarks.harness.jobs import JobOutcome, failures, order_jobs, read_outcome
 from benchmarks.harness.pool import run_jobs
-from benchmarks.harness.worker import perform
-from small_jobs import Told, calls, job
+from benchmarks.harness.worker import run_job
+from small_jobs import RecordedProgress, calls, job
 from turnwise.errors import RunError
 
 
@@ -25,16 +25,16 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
         job("refused", "refuse"),
         job("seen", "look_around"),
     ]
-    told = Told()
-    outcomes = run_jobs(jobs, tmp_path, processes=2, progress=told)
+    progress = RecordedProgress()
+    outcomes = run_jobs(jobs, tmp_path, processes=2, progress=progress)
     assert [one.job.name for one in outcomes] == [
         *("cold", "warm/one", "warm/two", "dead", "broken/cold", "broken/warm/one", "refused", "seen")
     ]
     by_name = {one.job.name: one for one in outcomes}
 
-    assert by_name["warm/one"].figures == {"sum": 5.0, "curve": [0.0, 5.0]}
-    assert by_name["warm/two"].figures == {"sum": 6.0, "curve": [0.0, 6.0]}
-    seen = by_name["seen"].figures
+    assert by_name["warm/one"].result == {"sum": 5.0, "curve": [0.0, 5.0]}
+    assert by_name["warm/two"].result == {"sum": 6.0, "curve": [0.0, 6.0]}
+    seen = by_name["seen"].result
     assert seen["threads"] == 1
     assert seen["process"] != os.getpid()
     assert seen["nan"] is None, "the same as when it is read again"
@@ -46,15 +46,15 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
     assert "Traceback" in (tmp_path / "broken/cold/log.txt").read_text()
     assert [one.job.name for one in failures(outcomes)] == ["dead", "broken/cold", "broken/warm/one", "refused"]
 
-    assert told.events[0] == ("begin", "8", "0")
-    assert told.events.index(("finished", "cold")) < told.events.index(("started", "warm/one"))
-    assert ("started", "broken/warm/one") not in told.events
-    assert sorted(name for event, name, *_ in told.events if event == "finished") == sorted(by_name)
+    assert progress.events[0] == ("begin", "8", "0")
+    assert progress.events.index(("finished", "cold")) < progress.events.index(("started", "warm/one"))
+    assert ("started", "broken/warm/one") not in progress.events
+    assert sorted(name for event, name, *_ in progress.events if event == "finished") == sorted(by_name)
 
-    told = Told()
-    again = run_jobs(jobs[:2], tmp_path, processes=2, progress=told)
-    assert told.events == [("begin", "3", "3")], "what was done is not done again"
-    assert [one.figures for one in again] == [by_name[name].figures for name in ("cold", "warm/one", "warm/two")]
+    progress = RecordedProgress()
+    again = run_jobs(jobs[:2], tmp_path, processes=2, progress=progress)
+    assert progress.events == [("begin", "3", "3")], "what was done is not done again"
+    assert [one.result for one in again] == [by_name[name].result for name in ("cold", "warm/one", "warm/two")]
     assert all(one.kept for one in again)
     assert (calls(tmp_path, "cold"), calls(tmp_path, "warm/one")) == (1, 1)
     assert read_outcome(jobs[2], tmp_path) is None, "what failed is tried again"
@@ -63,11 +63,11 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
 def test_a_job_is_done_again_when_its_settings_or_those_before_it_change(tmp_path: Path):
     cold, changed = job("cold", a=2.0), job("cold", a=10.0)
     for one in (cold, job("warm", after=cold, b=3.0)):
-        perform(one, tmp_path)
-    assert read_outcome(job("warm", after=cold, b=3.0), tmp_path).figures["sum"] == 5.0
+        run_job(one, tmp_path)
+    assert read_outcome(job("warm", after=cold, b=3.0), tmp_path).result["sum"] == 5.0
     assert read_outcome(job("warm", after=cold, b=4.0), tmp_path) is None
     assert read_outcome(job("warm", after=changed, b=3.0), tmp_path) is None
-    assert [perform(one, tmp_path).figures["sum"] for one in (changed, job("warm", after=changed, b=3.0))] == [
+    assert [run_job(one, tmp_path).result["sum"] for one in (changed, job("warm", after=changed, b=3.0))] == [
         10.0,
         13.0,
     ]
@@ -76,28 +76,28 @@ def test_a_job_is_done_again_when_its_settings_or_those_before_it_change(tmp_pat
 
 def test_an_interrupted_job_finds_what_it_had_written(tmp_path: Path):
     one = job("one", "go_on", steps=1)
-    assert perform(one, tmp_path).failure.startswith("RuntimeError: interrupted; see ")
-    assert perform(one, tmp_path).figures == {"found": "half done"}
+    assert run_job(one, tmp_path).failure.startswith("RuntimeError: interrupted; see ")
+    assert run_job(one, tmp_path).result == {"found": "half done"}
     other = job("one", "go_on", steps=2)
     assert read_outcome(other, tmp_path) is None
-    assert perform(other, tmp_path).failure.startswith("RuntimeError"), "another job begins anew"
+    assert run_job(other, tmp_path).failure.startswith("RuntimeError"), "another job begins anew"
 
 
 def test_a_result_says_what_it_is_the_result_of(tmp_path: Path):
-    """Results may come from another machine: no more is needed than the result's own file."""
+    """JobResults may come from another machine: no more is needed than the result's own file."""
     one = job("one", a=1, b=[1, 2])
     (tmp_path / "there/one").mkdir(parents=True)
-    result = {"job": {"after": None, "settings": {"b": [1, 2], "a": 1}, "work": "small_jobs:add"}, "figures": {"x": 1}}
+    result = {"job": {"after": None, "settings": {"b": [1, 2], "a": 1}, "work": "small_jobs:add"}, "result": {"x": 1}}
     text = json.dumps(result | {"about": {"machine": "2 cores"}, "seconds": 3})
     (tmp_path / "there/one/result.json").write_text(text)
     outcome = read_outcome(one, tmp_path / "there")
-    assert outcome == Outcome(job=one, figures={"x": 1}, about={"machine": "2 cores"}, seconds=3.0, kept=True)
+    assert outcome == JobOutcome(job=one, result={"x": 1}, about={"machine": "2 cores"}, seconds=3.0, kept=True)
     assert read_outcome(job("one", a=1, b=[1, 3]), tmp_path / "there") is None
     assert read_outcome(job("one", "refuse", a=1, b=[1, 2]), tmp_path / "there") is None
 
 
 def test_what_a_job_says_is_in_its_log(tmp_path: Path, capfd):
-    assert perform(job("talk", "speak"), tmp_path).figures == {}
+    assert run_job(job("talk", "speak"), tmp_path).result == {}
     assert sorted((tmp_path / "talk/log.txt").read_text().splitlines()) == [
         *("said below", "said to stderr", "said to stdout")
     ]
@@ -108,7 +108,7 @@ def test_what_a_job_says_is_in_its_log(tmp_path: Path, capfd):
 def test_a_folder_with_other_files_is_not_emptied(tmp_path: Path):
     (tmp_path / "one").mkdir()
     (tmp_path / "one/precious.txt").write_text("mine")
-    outcome = perform(job("one"), tmp_path)
+    outcome = run_job(job("one"), tmp_path)
     assert "holds files that are not a job's" in outcome.failure
     assert (tmp_path / "one/precious.txt").read_text() == "mine"
 
