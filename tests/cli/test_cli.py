@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tiny_runs import SFT, SIGNALS, records, same_weights, tiny_data, weights
+from turnwise.cli import bench
 from turnwise.cli.bench import import_benchmarks
 from turnwise.cli.main import COMMANDS, main
 from turnwise.errors import ConfigError
@@ -178,9 +179,18 @@ def test_an_argument_too_many_is_named(command, expected, capsys):
     assert capsys.readouterr().err == f"error: unexpected argument 'second': expected {expected}\n"
 
 
-def test_benchmarks_are_found_in_a_checkout_alone(tmp_path):
+def test_benchmarks_are_found_in_a_checkout_alone(tmp_path, monkeypatch):
+    """The package's own, as in these tests; or that of the working folder; and nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [])
+    import_benchmarks()
+    assert sys.path == [str(Path(bench.__file__).parents[3])]
+    monkeypatch.setattr(bench, "_OWN_CHECKOUT", tmp_path / "site-packages")
     with pytest.raises(ConfigError, match="come with a checkout of turnwise and not with the installed package"):
-        import_benchmarks(tmp_path)
+        import_benchmarks()
+    (tmp_path / "benchmarks/harness").mkdir(parents=True)
+    import_benchmarks()
+    assert sys.path[0] == str(tmp_path)
 
 
 def test_interrupting_says_how_to_go_on(trained, tmp_path, monkeypatch, capsys):

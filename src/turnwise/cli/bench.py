@@ -11,8 +11,8 @@ from turnwise.errors import ConfigError
 
 HELP = "run a benchmark and write its page and results"
 EXPECTS = "one benchmark"
-CHECKOUT = Path(__file__).parents[3]
-"""The folder that holds src/ and benchmarks/, where the package is used from a checkout."""
+_OWN_CHECKOUT = Path(__file__).parents[3]
+"""The folder that holds src/ and benchmarks/, where the package itself is used from a checkout."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +51,13 @@ def run(options: argparse.Namespace) -> int:
         return 130
 
 
-def import_benchmarks(checkout: Path = CHECKOUT) -> None:
-    """Makes the benchmarks of a checkout importable; an installed package has none."""
-    if not (checkout / "benchmarks" / "harness").is_dir():
+def import_benchmarks() -> None:
+    """Makes the benchmarks of a checkout importable: the package's own, or else that of the working folder."""
+    checkouts = [folder for folder in (_OWN_CHECKOUT, Path.cwd()) if (folder / "benchmarks" / "harness").is_dir()]
+    if not checkouts:
         raise ConfigError(
             "bench: the benchmarks come with a checkout of turnwise and not with the installed package: clone the "
             "repository and run this there"
         )
-    if str(checkout) not in sys.path:
-        sys.path.insert(0, str(checkout))
+    if str(checkouts[0]) not in sys.path:
+        sys.path.insert(0, str(checkouts[0]))
