@@ -1,18 +1,19 @@
-"""A tool and an environment of one's own: guess a number with a tool that says higher or lower.
+"""A tool and an environment of your own: guess a number with a tool that answers higher or lower.
 
 turnwise check examples/guess.py:Guess
 turnwise play examples/guess.py:Guess
+python examples/guess.py
 """
 
 import random
 
-from turnwise import Task, ToolEnv, ToolResult, reward, tool
-from turnwise.rewards import Episode
+import turnwise
+from turnwise import Episode, Task, ToolEnv, ToolResult, reward, tool
 
 
 @reward
 def found(episode: Episode) -> float:
-    """1 when a guess was right, whatever was said in the end."""
+    """1 when a guess was right, whatever the final answer."""
     return float(any(message.content == "equal" for message in episode.messages))
 
 
@@ -31,3 +32,8 @@ class Guess(ToolEnv):
         closer, self.best = distance < self.best, min(distance, self.best)
         answer = "equal" if not distance else "higher" if n < self.number else "lower"
         return ToolResult(content=answer, rewards={"closer": float(closer)})
+
+
+if __name__ == "__main__":
+    rollout = {"groups_per_step": 2, "group_size": 4, "turn_tokens": 16}
+    turnwise.train(model="small", env=Guess(), steps=2, rollout=rollout, evaluate={"tasks": 8}, run="runs/guess")

@@ -1,6 +1,9 @@
 """What the README shows is what is in the repository, and it works."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 from turnwise.envs import EnvSettings, check_env, make_env
@@ -9,12 +12,21 @@ from turnwise.types import Message, Task, ToolCall
 ROOT = Path(__file__).parents[2]
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+
+
 def test_the_environment_in_the_readme_is_the_example():
-    readme = (ROOT / "README.md").read_text()
-    shown = readme.split("```python\n")[1].split("```")[0]
-    assert shown.startswith("@reward")
-    assert shown in (ROOT / "examples" / "guess.py").read_text()
-    assert len([line for line in shown.splitlines() if line.strip()]) <= 22
+    assert (ROOT / "examples" / "guess.py").read_text(encoding="utf-8").endswith(f'"""\n\n{README}')
+    environment = README[README.index("@reward") : README.index("if __name__")]
+    assert len([line for line in environment.splitlines() if line.strip()]) <= 22
+
+
+def test_the_example_in_the_readme_runs_as_printed(tmp_path):
+    (tmp_path / "mine.py").write_text(README, encoding="utf-8")
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    records = map(json.loads, (tmp_path / "runs/guess/metrics.jsonl").read_text().splitlines())
+    assert [record["step"] for record in records if record["stage"] == "train"] == [1, 2]
 
 
 def test_the_example_keeps_the_contract_and_pays_for_getting_closer():

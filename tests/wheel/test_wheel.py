@@ -101,6 +101,13 @@ def test_training_by_a_packaged_recipe(turnwise, empty):
     assert (empty / "runs/encyclopedia-grpo/report.html").is_file()
 
 
+def test_the_example_in_the_readme(turnwise, empty):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (empty / "mine.py").write_text(readme.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    run(turnwise.with_name("python"), "mine.py", cwd=empty)
+    assert (empty / "runs/guess/report.html").is_file()
+
+
 def test_the_demo(turnwise, empty):
     assert "after reinforcement learning" in run(turnwise, "demo", "steps=1", *TINY, cwd=empty)
     assert json.loads((empty / "runs/demo/summary.json").read_text())["questions"] == 4

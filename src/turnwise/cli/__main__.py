@@ -1,4 +1,4 @@
-"""`python -m turnwise.cli`."""
+"""`python -m turnwise.cli`, the same as the command `turnwise`."""
 
 import sys
 
