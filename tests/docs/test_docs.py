@@ -97,6 +97,8 @@ def _check_env(name: str, overrides: list[str]) -> None:
         data = dict(read_recipe(name)["env"])
     settings = parse_settings(EnvSettings, data, overrides=[f"args.{one}" for one in overrides], source=name)
     place, colon, cls = settings.name.rpartition(":")
+    if place == "file.py":
+        return  # a file of the reader's
     if colon:
         settings = settings.model_copy(update={"name": f"{ROOT / place}:{cls}"})
     if "questions" not in settings.args:  # which are files of the reader's
