@@ -84,8 +84,8 @@ def test_the_wheel_has_the_package_with_its_recipes_and_nothing_else(wheel):
     assert "turnwise/py.typed" in names
     recipes = {Path(name).stem for name in names if name.startswith("turnwise/recipes/") and name.endswith(".yaml")}
     assert recipes == set(packaged_recipes())
-    modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/turnwise").rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == modules, "every folder is a package"
+    files = (path for path in (ROOT / "src/turnwise").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert names - metadata == {path.relative_to(ROOT / "src").as_posix() for path in files}, "every file of the tree"
 
 
 def test_recipes_are_listed_and_benchmarks_are_not_there(turnwise, empty):
