@@ -128,8 +128,9 @@ def test_a_file_of_the_project_exists(file):
 
 def test_the_walk_has_a_line_for_every_room():
     walk = (ROOT / "docs/walk.md").read_text(encoding="utf-8")
-    rooms = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
-    assert [room for room in rooms if f"`{room}/" not in walk] == []
+    rooms = [f"{path.parent.name}/" for path in SOURCE.glob("*/__init__.py")]
+    modules = [path.name for path in SOURCE.glob("*.py") if not path.name.startswith("__")]
+    assert [name for name in sorted(rooms + modules) if f"`{name}" not in walk] == []
 
 
 def test_the_readme_is_short():
