@@ -144,7 +144,7 @@ def run_benchmark(
 
 
 def _with_origin(report: Report, benchmark: Benchmark, scope: Scope, outcomes: Sequence[JobOutcome]) -> Report:
-    """The report with what every benchmark says of where its results come from, also as the page's part `origin`."""
+    """The report with command, machine and versions, also as the page's part `origin`."""
     command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''}"
     for name, value in scope.user_options().items():
         command += f" --{name} {USER_OPTIONS[name] or ('FOLDER' if Path(value).is_absolute() else value)}"

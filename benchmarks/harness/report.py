@@ -70,11 +70,11 @@ class Publication:
         return self.page.read_text(encoding="utf-8")
 
     def fill(self, page: str, report: Report) -> str:
-        """The page with the report's results in it."""
+        """The page filled with the report's results."""
         return fill(page, report.parts, report.results, source=str(self.page))
 
     def publish(self, report: Report, *, page: str) -> None:
-        """Writes the page with the report's results in it, the pictures and the results."""
+        """Writes the filled page, the pictures and the results file."""
         filled = self.fill(page, report)
         results = flat_json(report.results, report.about)
         for file in (self.page, self.results, self.picture("any")):
