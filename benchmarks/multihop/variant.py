@@ -21,8 +21,8 @@ _BARE = ("evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false", "ch
 _TEMPLATE = """# Multi-hop questions, {name}
 
 [multihop.md](multihop.md) explains the rows, what is equal between them and what the results do not say. Here the
-questions are real ones, over one corpus that all rows search: those of `train` for demonstrations and training, those of
-`dev` for the results.
+questions are real ones, over one corpus that all rows search: those of `train` for demonstrations and training, those
+of `dev` for the results.
 
 <!-- results: origin -->
 <!-- end -->
