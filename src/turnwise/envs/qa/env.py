@@ -85,8 +85,7 @@ class SearchQA(ToolEnv):
             encoder: For `dense` and `hybrid`: its name, or its settings.
             url: For `http`: the address of the search service, which has the corpus.
             cache: Where a built index is kept: `auto`, `off` or a folder.
-            passages: How many passages a search shows.
-            passage_chars: Longer passages are cut to so many characters each.
+            passages: Passages that a search shows, each cut to `passage_chars` characters.
             rewards: What the answer is worth: weights by name (`format_gated_exact_match`, `format_gated_f1`,
                 `exact_match`, `f1`, `format`), or rewards of your own. As in Agent-R1, the first of these. A reward of
                 your own is named `module:name`; with arguments, `{name: module:name, weight: 0.1, args: {...}}`.
@@ -97,11 +96,7 @@ class SearchQA(ToolEnv):
             lazy: The share of the expert's episodes that search for the question alone and answer from what it shows.
             system: The system message.
         """
-        if not 0 <= lazy <= 1:
-            raise EnvError(f"lazy is {lazy}; it is a share, from 0 to 1")
-        for name, value in {"passages": passages, "passage_chars": passage_chars}.items():
-            if value < 1:
-                raise EnvError(f"{name} is {value}; give at least 1")
+        _check_numbers(lazy=lazy, passages=passages, passage_chars=passage_chars)
         found = _find_corpus(questions, corpus, index)
         splits = read_splits(questions, test_share=test_share, contexts=found is None and index != "http")
         if found is None and index != "http":
@@ -116,8 +111,7 @@ class SearchQA(ToolEnv):
         )
         opened = open_index(found, index, cache=cache, encoder=encoder, url=url)
         self._searcher = Searcher(opened, passages)
-        self._passage_chars = passage_chars
-        self._lazy = lazy
+        self._passage_chars, self._lazy = passage_chars, lazy
         self._local = bool(opened.passages)
         self._gold_texts = _check_gold(splits, opened)
 
@@ -189,6 +183,14 @@ class SearchQA(ToolEnv):
         if not self._is_lazy or mentions(read, gold) or not self._read:
             return gold
         return self._read[0].passage.title
+
+
+def _check_numbers(*, lazy: float, passages: int, passage_chars: int) -> None:
+    if not 0 <= lazy <= 1:
+        raise EnvError(f"lazy is {lazy}; it is a share, from 0 to 1")
+    for name, value in {"passages": passages, "passage_chars": passage_chars}.items():
+        if value < 1:
+            raise EnvError(f"{name} is {value}; give at least 1")
 
 
 def _find_corpus(
