@@ -5,7 +5,7 @@ from turnwise.rollout.collector import RolloutBatch, RolloutCollector
 from turnwise.rollout.episode import run_episode
 from turnwise.rollout.groups import report_failures, run_groups
 from turnwise.rollout.limits import Limits, RolloutSettings
-from turnwise.rollout.summary import reward_spread, summarise
+from turnwise.rollout.summary import reward_std, summarise
 from turnwise.rollout.task_sampler import Shuffled, TaskSampler
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "Shuffled",
     "TaskSampler",
     "report_failures",
-    "reward_spread",
+    "reward_std",
     "run_episode",
     "run_groups",
     "summarise",

@@ -20,7 +20,7 @@ def summarise(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/failed": float(len(everyone) - len(played)),
         "rollout/reward": _mean(trajectory.reward for trajectory in played),
         "rollout/success": _mean(float(trajectory.success) for trajectory in played),
-        "rollout/reward_std_in_group": _mean(_spreads(groups)),
+        "rollout/reward_std_in_group": _mean(_reward_stds(groups)),
         "rollout/turns": _mean(float(len(trajectory.turns)) for trajectory in played),
         "rollout/action_tokens": float(sum(trajectory.action_tokens for trajectory in everyone)),
         "rollout/context_tokens": float(sum(len(turn.context_ids) for t in everyone for turn in t.turns)),
@@ -44,10 +44,10 @@ def _means(played: Sequence[Trajectory], area: str, values: Sequence[dict[str, f
     return {f"{area}/{name}": sum(value.get(name, 0.0) for value in values) / len(played) for name in names}
 
 
-def reward_spread(group: Group) -> float | None:
+def reward_std(group: Group) -> float | None:
     """The standard deviation of the rewards of a group's trajectories; None when all of them failed.
 
-    Equal rewards spread by exactly zero, whatever sums of their parts round to.
+    It is exactly zero for equal rewards, whatever the sums of their parts round to.
     """
     rewards = [t.reward for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
     if not rewards:
@@ -56,8 +56,8 @@ def reward_spread(group: Group) -> float | None:
     return 0.0 if equal else statistics.pstdev(rewards)
 
 
-def _spreads(groups: Sequence[Group]) -> Iterator[float]:
-    yield from (spread for group in groups if (spread := reward_spread(group)) is not None)
+def _reward_stds(groups: Sequence[Group]) -> Iterator[float]:
+    yield from (std for group in groups if (std := reward_std(group)) is not None)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_va
 
 from turnwise.errors import ConfigError
 from turnwise.plugins import PluginKind, check_arguments, find_function, name_object, require_name
-from turnwise.rollout.summary import reward_spread
+from turnwise.rollout.summary import reward_std
 from turnwise.settings import Settings
 from turnwise.types import Group
 
@@ -147,7 +147,7 @@ def top_p(groups: Sequence[Group], *, mass: float) -> list[int]:
 
 
 def _stds(groups: Sequence[Group]) -> list[float]:
-    return [reward_spread(group) or 0.0 for group in groups]
+    return [reward_std(group) or 0.0 for group in groups]
 
 
 def _by_std(stds: Sequence[float]) -> list[int]:

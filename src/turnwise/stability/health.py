@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from turnwise.rollout.summary import reward_spread
+from turnwise.rollout.summary import reward_std
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _NGRAM = 4
@@ -76,7 +76,7 @@ def measure_health(
     turns = [turn for trajectory in played for turn in trajectory.turns]
     if not turns:
         return None
-    stds = [std for group in groups if (std := reward_spread(group)) is not None]
+    stds = [std for group in groups if (std := reward_std(group)) is not None]
     return HealthMetrics(
         success=_mean(float(t.success) for t in played) if any("success" in t.metrics for t in played) else None,
         reward=_mean(t.reward for t in played),
