@@ -167,6 +167,8 @@ def test_a_setting_that_the_algorithm_never_reads_is_an_error(tmp_path, sections
         {"loss": {"kl_coef": 0.1, "kl_in": "reward", "kl_estimator": "k2"}},
         {"credit": {"lam": 0.9}, "learner": {"critic": {"warmup": 2}}, "stability": {"mode": "auto"}},
         {"rollout": {"task_sampler": "hard", "replay": 0.3}},
+        {"stability": {"starpo_s": {"critic_warmup": 0}}, "learner": {"critic": {"warmup": 2}}},
+        {"stability": {"starpo_s": {"estimator": "turn-gae"}}, "credit": {"advantage_mask": False}},
     ],
 )
 def test_what_is_read_may_be_set(tmp_path, sections):

@@ -5,6 +5,7 @@ config written into a run parses back to itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -104,8 +105,6 @@ def check_config(config: Config) -> Config:
     config.rollout.require_trainable("rollout")
     if config.steps:
         _check_algorithm(config)
-        config.credit.arguments()
-        config.loss.arguments()
     _check_serving(config)
     return config
 
@@ -117,11 +116,12 @@ def _check_algorithm(config: Config) -> None:
         try:
             overridden = config.stability.starpo_s.apply_to(config.algorithm_settings)
         except ValidationError as error:
-            said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"stability.starpo_s: {said}") from None
+            message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"stability.starpo_s: {message}") from None
         candidates.append(("stability.starpo_s.filter", overridden))
     for where, settings in candidates:
-        settings.filter.arguments()
+        for section in (settings.filter, settings.credit, settings.loss):
+            section.arguments()  # raises for a plug-in that is not there, or that has no such arguments
         if config.rollout.group_size > 1:
             continue
         if settings.credit.compares_groups:
@@ -168,7 +168,8 @@ def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[tuple[KeyPath, t
     """
     in_play = [config.algorithm_settings]
     if config.stability.mode in ("auto", "always") or starpo_s:
-        in_play.append(config.stability.starpo_s.apply_to(config.algorithm_settings))
+        with suppress(ValidationError):  # it would be refused where the mode enables it
+            in_play.append(config.stability.starpo_s.apply_to(config.algorithm_settings))
     mode = ("stability", "mode")
     for key, chooser in _walk_unread(config, ()):
         section, name = key[0], key[1]
