@@ -35,7 +35,7 @@ class UpdateWorkload:
     length: int = 512
     action_share: float = 0.3
     turns: int = 4
-    responses: int = 8
+    group_size: int = 8
     """Rows of a group."""
     shared_prompt: bool = False
     """The rows of a group open with the same prompt, as sampled ones do; off, nothing can be read once for several."""
@@ -57,10 +57,10 @@ def make_update_groups(work: UpdateWorkload, vocabulary: int, *, seed: int = 0) 
     """Groups of random tokens; half of the context is prompt, the rest stands between turns."""
     draw = random.Random(seed)
     groups = []
-    for number in range(0, work.rows, work.responses):
+    for number in range(0, work.rows, work.group_size):
         prompt = _ids(draw, _prompt_length(work, work.length), vocabulary)
         trajectories = tuple(
-            _trajectory(work, draw, vocabulary, prompt) for _ in range(number, min(number + work.responses, work.rows))
+            _trajectory(work, draw, vocabulary, prompt) for _ in range(number, min(number + work.group_size, work.rows))
         )
         groups.append(Group(task=Task(id=str(number)), trajectories=trajectories))
     return groups

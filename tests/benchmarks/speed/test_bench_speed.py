@@ -43,7 +43,7 @@ TINY = dataclasses.replace(
     turn_jitter=1,
     turns_repeats=1,
     update={
-        "work": {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2},
+        "work": {"rows": 4, "length": 20, "action_share": 0.5, "group_size": 2},
         "tokens_per_microbatch": 64,
         "repeats": 1,
     },

@@ -9,7 +9,7 @@ from benchmarks.speed.variant import COMPILED, FULL_LOGITS, IN_GROUPS, ON_CPU, O
 
 pytestmark = pytest.mark.usefixtures("small_models")
 BASE = ON_CPU.base()
-WORK = {"rows": 4, "length": 20, "action_share": 0.5, "responses": 2}
+WORK = {"rows": 4, "length": 20, "action_share": 0.5, "group_size": 2}
 
 
 def method_settings(method, **others):
