@@ -105,7 +105,7 @@ def check_config(config: Config) -> Config:
     config.rollout.require_trainable("rollout")
     if config.steps:
         _check_algorithm(config)
-    _check_serving(config)
+    _check_rollout(config)
     return config
 
 
@@ -136,12 +136,12 @@ def _check_algorithm(config: Config) -> None:
             )
 
 
-def _check_serving(config: Config) -> None:
+def _check_rollout(config: Config) -> None:
     """Samples that wait for their update are not saved, so a checkpoint may only stand between two rollouts."""
-    serves = config.rollout.updates_per_rollout
+    updates = config.rollout.updates_per_rollout
     for name, value in (("steps", config.steps), ("checkpoint.every", config.checkpoint.every)):
-        if value % serves:
-            raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={serves}: change either")
+        if value % updates:
+            raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={updates}: change either")
 
 
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:
