@@ -1,18 +1,19 @@
 """turnwise: train LLM agents with end-to-end reinforcement learning over many turns of tools and environments.
 
-Invariant: importing the package imports no torch; `train` and `evaluate`, which need it, are imported on first use.
+Invariant: a name is imported when it is first used, so that `import turnwise` costs nothing, and none but `train` and
+`evaluate` brings torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from turnwise.envs import Env, ToolEnv, check_env
-from turnwise.rewards import Episode, Reward, reward
-from turnwise.tools import tool
-from turnwise.types import Message, Step, Task, ToolResult, Trajectory
 
 if TYPE_CHECKING:
     from turnwise.api import evaluate, train
     from turnwise.config import Config
+    from turnwise.envs import Env, ToolEnv, check_env
+    from turnwise.rewards import Episode, Reward, reward
+    from turnwise.tools import tool
+    from turnwise.types import Message, Step, Task, ToolResult, Trajectory
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,19 +33,29 @@ __all__ = [
     "tool",
     "train",
 ]
+_MODULES = {
+    "turnwise.api": ("evaluate", "train"),
+    "turnwise.config": ("Config",),
+    "turnwise.envs": ("Env", "ToolEnv", "check_env"),
+    "turnwise.rewards": ("Episode", "Reward", "reward"),
+    "turnwise.tools": ("tool",),
+    "turnwise.types": ("Message", "Step", "Task", "ToolResult", "Trajectory"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """`Config` brings every room's settings, `train` and `evaluate` torch: each is imported when it is asked for."""
-    if name == "Config":
-        from turnwise.config import Config
-
-        return Config
-    if name in ("evaluate", "train"):
+    """Imports a public name from the room it lives in, once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'turnwise' has no attribute '{name}'")
+    if _HOMES[name] == "turnwise.api":
         from turnwise.compute.process import configure_process
 
         configure_process()  # before torch loads OpenMP
-        from turnwise import api
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
-        return getattr(api, name)
-    raise AttributeError(f"module 'turnwise' has no attribute '{name}'")
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
