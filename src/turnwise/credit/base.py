@@ -37,11 +37,21 @@ class TokenBatch:
     state: torch.Tensor | None = None
     """[N] long: the state in which the token's turn was played, by `Turn.state_key`: equal numbers mean equal keys
     within one group, and different groups never share a number. −1: that state has no name; None: no state has one."""
+    reward_error: torch.Tensor | None = None
+    """[N] float: the size of the reward's rounding error, where a KL penalty of rounded logprobs is part of it;
+    independent from token to token, so that errors of a sum add up as squares do. None: rewards are exact."""
 
     def returns(self) -> torch.Tensor:
         """[T]: the sum of each trajectory's process and outcome rewards."""
         total = self.reward.new_zeros(len(self.group))  # [T]
         return total.index_add(0, self.trajectory, self.reward)
+
+    def returns_error(self) -> torch.Tensor | None:
+        """[T]: the rounding error of `returns`; None where they are exact."""
+        if self.reward_error is None:
+            return None
+        total = self.reward_error.new_zeros(len(self.group))  # [T]
+        return total.index_add(0, self.trajectory, self.reward_error.square()).sqrt()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ Shapes: N credited tokens, K turns, T trajectories.
 """
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum, following
+from turnwise.credit.scan import discounted_error, discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.turns import Turns
 from turnwise.credit.values import require_values
@@ -38,7 +38,8 @@ def bilevel_gae(
     delta = tokens.reward + gamma * value.roll(-1) - value  # [N]: the last token of each turn is put right below
     delta = delta.index_copy(0, turns.last, turn_advantage)
     advantage = discounted_sum(delta, turns.of_token, gamma * lam)  # [N]
+    error = discounted_error(tokens.reward_error, tokens.trajectory, 1.0)  # [N]: at most, whatever is discounted
     return Credit(
-        advantage=normalise(advantage) if whiten else advantage,
+        advantage=normalise(advantage, error) if whiten else advantage,
         value_target=advantage + value,
     )

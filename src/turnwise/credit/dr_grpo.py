@@ -16,5 +16,5 @@ from turnwise.credit.statistics import compare_with_group
 
 def dr_grpo(tokens: TokenBatch) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(tokens.returns(), tokens.group)
+    peers = compare_with_group(tokens.returns(), tokens.group, tokens.returns_error())
     return Credit(advantage=peers.deviation[tokens.trajectory])

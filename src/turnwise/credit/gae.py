@@ -11,7 +11,7 @@ Shapes: N credited tokens, T trajectories.
 """
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum, following
+from turnwise.credit.scan import discounted_error, discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.values import require_values
 
@@ -22,7 +22,8 @@ def gae(tokens: TokenBatch, *, gamma: float, lam: float, whiten: bool) -> Credit
     next_value = following(value, tokens.trajectory, after_end)  # [N]
     delta = tokens.reward + gamma * next_value - value  # [N]
     advantage = discounted_sum(delta, tokens.trajectory, gamma * lam)  # [N]
+    error = discounted_error(tokens.reward_error, tokens.trajectory, gamma * lam)  # [N]
     return Credit(
-        advantage=normalise(advantage) if whiten else advantage,
+        advantage=normalise(advantage, error) if whiten else advantage,
         value_target=advantage + value,
     )

@@ -17,7 +17,7 @@ Shapes: N credited tokens, K turns, T trajectories.
 import torch
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum
+from turnwise.credit.scan import discounted_error, discounted_sum
 from turnwise.credit.statistics import Peers, compare_with_group
 from turnwise.credit.turns import Turns
 from turnwise.errors import ConfigError
@@ -32,11 +32,14 @@ def gigpo(tokens: TokenBatch, *, turn_gamma: float, step_weight: float, divide_b
         )
     turns = Turns.of(tokens)
     to_go = discounted_sum(turns.reward, turns.trajectory, turn_gamma)  # [K]
-    by_episode = _judge(compare_with_group(tokens.returns(), tokens.group), divide_by_std)  # [T]
+    error = discounted_error(turns.reward_error, turns.trajectory, turn_gamma)  # [K]
+    peers = compare_with_group(tokens.returns(), tokens.group, tokens.returns_error())
+    by_episode = _judge(peers, divide_by_std)  # [T]
     state = tokens.state[turns.first]  # [K]
     named = state >= 0  # [K]
     by_step = torch.zeros_like(to_go)  # [K]
-    by_step[named] = _judge(compare_with_group(to_go[named], state[named]), divide_by_std)
+    peers = compare_with_group(to_go[named], state[named], None if error is None else error[named])
+    by_step[named] = _judge(peers, divide_by_std)
     advantage = by_episode[turns.trajectory] + step_weight * by_step  # [K]
     return Credit(advantage=advantage[turns.of_token])
 

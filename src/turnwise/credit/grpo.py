@@ -16,6 +16,6 @@ from turnwise.credit.statistics import compare_with_group
 
 def grpo(tokens: TokenBatch, *, divide_by_std: bool) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(tokens.returns(), tokens.group)
+    peers = compare_with_group(tokens.returns(), tokens.group, tokens.returns_error())
     advantage = peers.standardised() if divide_by_std else peers.deviation  # [T]
     return Credit(advantage=advantage[tokens.trajectory])

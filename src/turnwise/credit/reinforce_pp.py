@@ -10,10 +10,11 @@ Shapes: N credited tokens.
 """
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum
+from turnwise.credit.scan import discounted_error, discounted_sum
 from turnwise.credit.statistics import normalise
 
 
 def reinforce_pp(tokens: TokenBatch, *, gamma: float) -> Credit:
     """Each token's discounted return-to-go against the batch's."""
-    return Credit(advantage=normalise(discounted_sum(tokens.reward, tokens.trajectory, gamma)))
+    returns = discounted_sum(tokens.reward, tokens.trajectory, gamma)  # [N]
+    return Credit(advantage=normalise(returns, discounted_error(tokens.reward_error, tokens.trajectory, gamma)))

@@ -15,5 +15,5 @@ from turnwise.credit.statistics import compare_with_group, normalise
 
 def reinforce_pp_baseline(tokens: TokenBatch) -> Credit:
     """Each trajectory's return less its group's mean, against the batch's."""
-    peers = compare_with_group(tokens.returns(), tokens.group)
+    peers = compare_with_group(tokens.returns(), tokens.group, tokens.returns_error())
     return Credit(advantage=normalise(peers.deviation[tokens.trajectory]))

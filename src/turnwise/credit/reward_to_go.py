@@ -17,7 +17,7 @@ Shapes: N credited tokens, K turns, T trajectories.
 import torch
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum
+from turnwise.credit.scan import discounted_error, discounted_sum
 from turnwise.credit.statistics import compare_with_group
 from turnwise.credit.turns import Turns
 
@@ -28,6 +28,7 @@ def reward_to_go(tokens: TokenBatch, *, turn_gamma: float) -> Credit:
     to_go = discounted_sum(turns.reward, turns.trajectory, turn_gamma)  # [K]
     group_and_turn = torch.stack([tokens.group[turns.trajectory], turns.number])  # [2, K]
     _, peer_group = torch.unique(group_and_turn, dim=1, return_inverse=True)  # [K]
-    peers = compare_with_group(to_go, peer_group)
+    error = discounted_error(turns.reward_error, turns.trajectory, turn_gamma)  # [K]
+    peers = compare_with_group(to_go, peer_group, error)
     advantage = torch.where(peers.size > 1, peers.leave_one_out(), to_go)  # [K]
     return Credit(advantage=advantage[turns.of_token])

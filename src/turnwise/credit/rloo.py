@@ -14,5 +14,5 @@ from turnwise.credit.statistics import compare_with_group
 
 def rloo(tokens: TokenBatch) -> Credit:
     """One advantage per trajectory, shared by all its tokens."""
-    peers = compare_with_group(tokens.returns(), tokens.group)
+    peers = compare_with_group(tokens.returns(), tokens.group, tokens.returns_error())
     return Credit(advantage=peers.leave_one_out()[tokens.trajectory])

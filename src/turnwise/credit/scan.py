@@ -20,6 +20,11 @@ def discounted_sum(values: torch.Tensor, sequence: torch.Tensor, decay: float) -
     return grid[time, sequence]  # [N]
 
 
+def discounted_error(error: torch.Tensor | None, sequence: torch.Tensor, decay: float) -> torch.Tensor | None:
+    """The rounding error of `discounted_sum` [N], from independent errors of its values [N]; None where those are."""
+    return None if error is None else discounted_sum(error.square(), sequence, decay**2).sqrt()
+
+
 def following(values: torch.Tensor, sequence: torch.Tensor, after_end: torch.Tensor) -> torch.Tensor:
     """The next value of the same sequence [N], and after its last `after_end` [S]: 1, 2 and then 9 becomes 2, 9."""
     ends = torch.ones_like(sequence, dtype=torch.bool)  # [N]

@@ -2,6 +2,12 @@
 
 Invariant: what differs by rounding alone does not differ. Where everything is equal the result is exactly zero,
 so that an optimizer which rescales gradients never amplifies noise into a step.
+
+Rewards are exact, and only double arithmetic rounds their sums. A KL penalty in the reward is not exact: it carries the
+rounding of the logprobs it is made of, 1e-6 in float32 and 1e-2 in bfloat16. With equal rewards that error is all that
+is left to compare, and dividing it by its own std would make unit advantages of it. So values may come with an `error`,
+the size of their rounding, and a deviation within it is zero. It is measured against the inputs' precision and not
+against the values, so a real difference of exact rewards counts, however small.
 Shapes: T members of groups (trajectories, or turns in one state), G groups, N values of any kind.
 """
 
@@ -30,28 +36,35 @@ class Peers:
         return self.deviation * self.size / (self.size - 1).clamp(min=1)
 
 
-def compare_with_group(returns: torch.Tensor, group: torch.Tensor) -> Peers:
-    """Returns [T] 1, 0, 5 in groups [T] 0, 0, 1 deviate by .5, -.5, 0."""
+def compare_with_group(returns: torch.Tensor, group: torch.Tensor, error: torch.Tensor | None = None) -> Peers:
+    """Returns [T] 1, 0, 5 in groups [T] 0, 0, 1 deviate by .5, -.5, 0; `error` [T] is their rounding, None: exact."""
     _, member_of = torch.unique(group, return_inverse=True)  # [T] in 0..G-1
     groups = int(member_of.max()) + 1 if len(group) else 0
     zeros = returns.new_zeros(groups)  # [G]
     size = zeros.index_add(0, member_of, torch.ones_like(returns))  # [G]
     mean = zeros.index_add(0, member_of, returns) / size  # [G]
-    deviation = _without_rounding(returns - mean[member_of], returns)  # [T]
+    if error is not None:
+        mean_square = zeros.index_add(0, member_of, error.square()) / size  # [G]
+        error = (error.square() + mean_square[member_of]).sqrt()  # [T]: the return's own, and the mean's
+    deviation = _without_rounding(returns - mean[member_of], returns, error)  # [T]
     squares = zeros.index_add(0, member_of, deviation.square())  # [G]
     std = (squares / (size - 1).clamp(min=1)).sqrt()  # [G]
     return Peers(deviation=deviation, std=std[member_of], size=size[member_of])
 
 
-def normalise(values: torch.Tensor) -> torch.Tensor:
-    """Values [N] to mean 0 and sample standard deviation 1; all zero where they do not differ."""
+def normalise(values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
+    """Values [N] to mean 0 and sample standard deviation 1; all zero where they do not differ beyond their `error`."""
     if len(values) < 2:
         return torch.zeros_like(values)
-    deviation = _without_rounding(values - values.mean(), values)  # [N]
+    if error is not None:
+        error = (error.square() + error.square().mean()).sqrt()  # [N]: the value's own, and the mean's
+    deviation = _without_rounding(values - values.mean(), values, error)  # [N]
     std = (deviation.square().sum() / (len(values) - 1)).sqrt()
     return deviation / torch.where(std > 0, std, torch.ones_like(std))  # [N]
 
 
-def _without_rounding(deviation: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _without_rounding(deviation: torch.Tensor, values: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
     tolerance = 64 * torch.finfo(values.dtype).eps * values.abs().clamp(min=1)  # [N]
+    if error is not None:
+        tolerance = tolerance + error
     return deviation.masked_fill(deviation.abs() <= tolerance, 0)  # NaN stays NaN, to be found

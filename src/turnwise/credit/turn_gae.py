@@ -15,7 +15,7 @@ Shapes: N credited tokens, K turns, T trajectories.
 import torch
 
 from turnwise.credit.base import Credit, TokenBatch
-from turnwise.credit.scan import discounted_sum, following
+from turnwise.credit.scan import discounted_error, discounted_sum, following
 from turnwise.credit.statistics import normalise
 from turnwise.credit.turns import Turns
 from turnwise.credit.values import require_values
@@ -29,10 +29,11 @@ def turn_gae(tokens: TokenBatch, *, turn_gamma: float, turn_lam: float, whiten: 
     next_value = following(turn_value, turns.trajectory, after_end)  # [K]
     delta = turns.reward + turn_gamma * next_value - turn_value  # [K]
     advantage = discounted_sum(delta, turns.trajectory, turn_gamma * turn_lam)  # [K]
+    error = discounted_error(turns.reward_error, turns.trajectory, turn_gamma * turn_lam)  # [K]
     read = torch.zeros_like(tokens.turn, dtype=torch.bool)  # [N]
     read[turns.first] = True
     return Credit(
-        advantage=(normalise(advantage) if whiten else advantage)[turns.of_token],
+        advantage=(normalise(advantage, error) if whiten else advantage)[turns.of_token],
         value_target=(advantage + turn_value)[turns.of_token],
         value_mask=read,
     )

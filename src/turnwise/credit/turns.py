@@ -27,6 +27,8 @@ class Turns:
     """[K] long: counted from the trajectory's first turn."""
     reward: torch.Tensor
     """[K] float: the sum of its tokens' rewards."""
+    reward_error: torch.Tensor | None
+    """[K] float: the rounding error of that sum; None where rewards are exact."""
 
     @classmethod
     def of(cls, tokens: TokenBatch) -> "Turns":
@@ -35,6 +37,7 @@ class Turns:
         begins[1:] = ~same
         of_token = begins.long().cumsum(0) - 1  # [N]
         first = begins.nonzero().flatten()  # [K]
+        error = tokens.reward_error  # [N]
         return cls(
             of_token=of_token,
             first=first,
@@ -42,4 +45,7 @@ class Turns:
             trajectory=tokens.trajectory[first],
             number=tokens.turn[first],
             reward=tokens.reward.new_zeros(len(first)).index_add(0, of_token, tokens.reward),
+            reward_error=None
+            if error is None
+            else error.new_zeros(len(first)).index_add(0, of_token, error.square()).sqrt(),
         )

@@ -1,8 +1,17 @@
 """Estimates of KL(π ‖ π_ref) from sampled tokens, with d = log π − log π_ref.
 
     k1 = d                unbiased, may be negative; as a loss its gradient has mean zero
-    k2 = d² / 2           biased and small in variance; as a loss its gradient is that of the KL, in the mean
-    k3 = e^{−d} − 1 + d   unbiased and never negative; GRPO's loss term
+    k2 = d² / 2           biased and small in variance; as a loss its gradient is that of KL(π ‖ π_ref), in the mean
+    k3 = e^{−d} − 1 + d   unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π), in the mean
+
+The gradient of a loss sees log π alone, and not that tokens are sampled from π. With E over tokens y ~ π:
+
+    k1    E[∇d] = E[∇log π] = Σ_y ∇π(y) = 0
+    k2    E[d ∇d] = Σ_y ∇π(y) · log(π(y) / π_ref(y)) = ∇KL(π ‖ π_ref)
+    k3    E[(1 − e^{−d}) ∇d] = 0 − Σ_y π_ref(y) ∇log π(y) = ∇KL(π_ref ‖ π)
+
+So GRPO's loss term, k3, holds the policy to the reference by the forward KL, which covers all that the reference does;
+k2, and k1 in the reward, by the reverse one. The two agree to second order where π is close to π_ref.
 
 Source: Schulman, "Approximating KL Divergence" (2020). Departure: −d is held at 20 at most in k3's exponent.
 Shapes: M tokens sampled from π.
@@ -12,6 +21,8 @@ import torch
 
 from turnwise.losses.settings import KlEstimator
 
+_MAX_EXPONENT = 20.0
+
 
 def kl_estimate(logprob: torch.Tensor, reference_logprob: torch.Tensor, form: KlEstimator) -> torch.Tensor:
     """Per token [M]."""
@@ -20,4 +31,17 @@ def kl_estimate(logprob: torch.Tensor, reference_logprob: torch.Tensor, form: Kl
         return difference
     if form == "k2":
         return 0.5 * difference.square()
-    return (-difference).clamp(max=20.0).exp() - 1 + difference
+    return (-difference).clamp(max=_MAX_EXPONENT).exp() - 1 + difference
+
+
+def kl_error(
+    logprob: torch.Tensor, reference_logprob: torch.Tensor, form: KlEstimator, error: torch.Tensor
+) -> torch.Tensor:
+    """How far an estimate [M] may be off where d is by `error` [M]: its Taylor series to second order."""
+    difference = logprob - reference_logprob  # [M]
+    if form == "k1":
+        return error
+    if form == "k2":
+        return difference.abs() * error + 0.5 * error.square()
+    inverse_ratio = (-difference).clamp(max=_MAX_EXPONENT).exp()  # [M]
+    return (1 - inverse_ratio).abs() * error + 0.5 * inverse_ratio * error.square()
