@@ -29,6 +29,7 @@ def _learner(estimator="gae", kl=0.1):
         settings=LearnerSettings(
             epochs=2,
             minibatches=2,
+            dropout=True,
             optimizer=OptimizerSettings(lr=0.01, schedule="cosine", warmup_steps=2),
         ),
         credit=CreditSettings(estimator=estimator),

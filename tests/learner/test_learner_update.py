@@ -1,6 +1,7 @@
 """Whole updates on a tiny Llama: they learn what is rewarded, report what they did, and do nothing loudly."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -122,6 +123,34 @@ def test_equal_returns_are_a_counted_no_op(estimator):
     assert metrics["credit/zero_variance_groups"] == 1.0
     assert all(math.isfinite(value) for value in metrics.values())
     assert learner.version == 2
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce++", "reinforce++-baseline", "gae", "reward-to-go"])
+@pytest.mark.parametrize("form", ["k1", "k2", "k3"])
+def test_rounding_of_a_kl_penalty_is_a_counted_no_op(estimator, form):
+    """Equal rewards, the policy is its reference, and the sampler's logprobs are off by a few roundings of float32."""
+    model = tiny_llama(dtype=torch.float32)
+    loss = {"kl_coef": 1e-3, "kl_in": "reward", "kl_estimator": form}
+    learner = _learner(model, estimator=estimator, loss=loss)
+    before = [p.detach().clone() for p in model.parameters()]
+    (exact,) = with_exact_logprobs(model, [group(BAD, BAD, BAD, BAD)])
+    metrics = learner.update([_rounded(exact)], seed=0).metrics
+    assert metrics["credit/advantage_std"] == 0.0
+    assert (metrics["policy/steps_idle"], metrics["policy/steps_taken"]) == (1, 0)
+    assert _same(before, model)
+
+
+def _rounded(one):
+    """Every logprob off by another few roundings."""
+    roundings = torch.randn(64, generator=torch.Generator().manual_seed(0)).tolist()
+    moved = [
+        tuple(
+            replace(move, logprobs=tuple(p + 8 * 2**-23 * p * roundings.pop() for p in move.logprobs))
+            for move in trajectory.turns
+        )
+        for trajectory in one.trajectories
+    ]
+    return group(*(episode(*turns) for turns in moved))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

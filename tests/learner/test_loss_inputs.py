@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from turnwise.credit.estimate import CreditSettings
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import ForwardRunner
-from turnwise.learner.loss_inputs import prepare_loss_inputs
+from turnwise.learner.loss_inputs import choose_old_policy, prepare_loss_inputs
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
@@ -51,6 +51,7 @@ def _groups():
 
 def _prepare(model, *, critic=None, credit=None, **loss):
     batch = Batch.of(_groups(), action_mask=loss.get("action_mask", True))
+    settings = LossSettings(**loss)
     inputs, metrics = prepare_loss_inputs(
         batch,
         model=model,
@@ -58,7 +59,8 @@ def _prepare(model, *, critic=None, credit=None, **loss):
         reference=None,
         runner=RUNNER,
         credit=credit or CreditSettings(),
-        loss=LossSettings(**loss),
+        loss=settings,
+        old_policy=choose_old_policy(settings, dtype=torch.float32, single_step=False),
     )
     return batch, inputs, metrics
 

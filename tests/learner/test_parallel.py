@@ -28,7 +28,7 @@ PLAN += [("gae", layout) for layout in LAYOUTS if layout != "padded"] + [("gspo 
 
 def _seeds_of_dropout(parallel):
     seeds = []
-    learner = learner_of(CASES["grpo"], model=tiny_llama(attention_dropout=0.5), parallel=parallel)
+    learner = learner_of(CASES["grpo"], model=tiny_llama(attention_dropout=0.5), parallel=parallel, dropout=True)
     backbone = learner.model.get_decoder()
     backbone.register_forward_pre_hook(
         lambda module, _: seeds.append(torch.initial_seed()) if module.training else None

@@ -14,6 +14,7 @@ from learner_gradients import (
     prove_a_seed_is_an_update,
     prove_failures_teach_nothing,
     prove_layouts,
+    prove_rounding_teaches_nothing,
     prove_the_head_runs_on_trained_tokens_alone,
 )
 from turnwise.credit.settings import ESTIMATORS, CreditSettings
@@ -74,6 +75,12 @@ def test_layouts_agree_without_the_masks_too(world):
 
 def test_an_episode_that_broke_teaches_nothing():
     prove_failures_teach_nothing()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_rounding_in_a_kl_penalty_teaches_nothing(estimator):
+    """Where every reward is equal and the policy is its reference, in every layout."""
+    prove_rounding_teaches_nothing(estimator)
 
 
 def test_logits_are_computed_for_trained_tokens_alone():

@@ -18,6 +18,26 @@ def test_healthy_runs_raise_no_alarm(seed):
     assert alarms(healthy(seed)) == []
 
 
+def test_clipping_on_policy_is_a_sign_that_costs_no_checkpoint():
+    """It is compared with 0 and not with the run's past, so it is found from the start; a few percent are none."""
+    findings, monitor = watch(steady(6, on_policy_clip=0.58))
+    (finding,) = findings
+    assert (finding.kind, finding.step, finding.severity) == ("on_policy_clipping", 3, "sign")
+    assert finding.sentence.endswith("(on_policy_clip 0.58, was 0)")
+    assert monitor.healthy
+    assert kinds(steady(20, on_policy_clip=0.02)) == []
+    assert kinds(steady(20, on_policy_clip=None)) == []
+
+
+def test_a_state_from_before_a_metric_was_tracked_can_be_loaded():
+    _, monitor = watch(steady(6))
+    state = monitor.state_dict()
+    del state["tracked"]["on_policy_clip"]
+    later = Monitor(MonitorSettings())
+    later.load_state_dict(state)
+    assert later.observe(7, WELL) == []
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_trap_is_seen_before_success_falls(seed):
     curve = echo_trap(seed)

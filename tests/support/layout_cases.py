@@ -79,6 +79,7 @@ def learner_of(
     model=None,
     compile=False,
     checkpointing=False,
+    dropout=False,
     **settings,
 ):
     """A learner in float64 that clips its gradients, with a critic that has opinions."""
@@ -90,6 +91,7 @@ def learner_of(
             packing=packing,
             compile=compile,
             checkpointing=checkpointing,
+            dropout=dropout,
             minibatches=minibatches,
             optimizer=optimizer,
             critic=CriticSettings(optimizer=optimizer),

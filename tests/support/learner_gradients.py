@@ -240,6 +240,35 @@ def prove_failures_teach_nothing(world="search"):
     assert_same(found, gradient_by_hand(oracle, members, credit), "beside a failure", 1e-6)
 
 
+def prove_rounding_teaches_nothing(estimator="grpo", world="search"):
+    """Fails unless a world that pays nothing, played by the reference itself, has a gradient of exactly zero.
+
+    All that the KL penalty in the reward holds is the rounding of the sampler's logprobs, in float32.
+    """
+    oracle = consult(WORLDS[world])
+    noise = torch.Generator().manual_seed(0)
+
+    def unpaid(turn):
+        off = 8 * torch.finfo(torch.float32).eps * torch.randn(len(turn.logprobs), generator=noise)
+        logprobs = tuple(p + max(1.0, -p) * e for p, e in zip(turn.logprobs, off.tolist(), strict=True))
+        return dataclasses.replace(turn, rewards={}, logprobs=logprobs)
+
+    groups = [
+        [
+            dataclasses.replace(played, turns=tuple(map(unpaid, played.turns)))
+            for played in (oracle.trajectories[member] for member in group)
+        ]
+        for group in draw(oracle, 4, 4)
+    ]
+    credit = CreditSettings(estimator=estimator)
+    values = dict.fromkeys(oracle.values, 0.0) if credit.needs_critic else None
+    loss = LossSettings(kl_coef=1e-3, kl_in="reward")
+    for name, layout in LAYOUTS.items():
+        found = learner_gradient(oracle.policy, groups, credit, layout, loss=loss, values=values)
+        policy = found if values is None else found[:-1]
+        assert not policy.any(), f"{estimator}, {world}, {name}: a gradient of norm {float(policy.norm()):.3g} of noise"
+
+
 def prove_the_head_runs_on_trained_tokens_alone(world="search"):
     """Fails when logits are computed for more states than those that predict what is trained."""
     oracle = consult(WORLDS[world])

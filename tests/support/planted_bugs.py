@@ -19,15 +19,22 @@ import turnwise.credit.reinforce_pp
 import turnwise.credit.reward_to_go
 import turnwise.learner.batch
 import turnwise.learner.learner
+import turnwise.learner.loss_inputs
 import turnwise.models.critic
 import turnwise.types
 from claims import CLAIMS, prove
+from handoff_proofs import (
+    prove_kl_to_reference,
+    prove_schedules,
+    prove_the_learner_has_the_samplers_temperature,
+)
 from learner_gradients import (
     LAYOUTS,
     MERGED,
     prove_a_seed_is_an_update,
     prove_failures_teach_nothing,
     prove_layouts,
+    prove_rounding_teaches_nothing,
     prove_the_head_runs_on_trained_tokens_alone,
 )
 from mask_proofs import Shape, prove_loss_mask, prove_text_changes_nothing, prove_worked_example
@@ -40,7 +47,10 @@ from turnwise.credit.turns import Turns
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.learner import Learner
+from turnwise.learner.objective import policy_objective
+from turnwise.losses.kl import kl_estimate
 from turnwise.losses.settings import LossSettings
+from turnwise.training.trainer import Trainer
 from turnwise.types import Row, lay_out
 
 BY_STEP = {"one row per step": LAYOUTS["one row per step"]}
@@ -264,6 +274,45 @@ def _rows_see_each_other(patch):
     patch.setattr(turnwise.learner.learner, "check_packing", lambda model, device, **_: None)
 
 
+def _given_the_temperature_of_evaluation(patch):
+    real = Trainer._make_learner
+
+    def make_learner(self, *arguments, **settings):
+        config = self.config
+        rollout = config.rollout.model_copy(update={"temperature": config.evaluate.temperature})
+        self.config = config.model_copy(update={"rollout": rollout})
+        try:
+            real(self, *arguments, **settings)
+        finally:
+            self.config = config
+
+    patch.setattr(Trainer, "_make_learner", make_learner)
+
+
+def _one_step_ahead(step: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """The rate of the next update."""
+
+    def plant(patch):
+        real = getattr(Learner, step)
+
+        def ahead(self, *arguments):
+            self.version += 1
+            try:
+                return real(self, *arguments)
+            finally:
+                self.version -= 1
+
+        patch.setattr(Learner, step, ahead)
+
+    return plant
+
+
+def _distance_from_the_wrong_side(scores, inputs, settings):
+    loss, measures = policy_objective(scores, inputs, settings)
+    swapped = kl_estimate(inputs.reference_logprob, scores.logprob.detach(), "k3")
+    return loss, measures | {"policy/kl_to_reference": swapped}
+
+
 MUTANTS = (
     Mutant(
         name="only the last step is taught",
@@ -410,6 +459,36 @@ MUTANTS = (
         seen="a config key that is known but read by nobody",
         plant=_deaf_to_its_discount,
         check=lambda: prove(CLAIMS["reward-to-go"][1], "rooms"),
+    ),
+    Mutant(
+        name="rounding of logprobs is a reward",
+        seen="a KL penalty of rounding alone divided by its own std: unit advantages",
+        plant=_set(turnwise.learner.loss_inputs, "kl_error", lambda *given: torch.zeros_like(given[-1])),
+        check=prove_rounding_teaches_nothing,
+    ),
+    Mutant(
+        name="the temperature of evaluation",
+        seen="the learner scores samples at another temperature than they were sampled at",
+        plant=_given_the_temperature_of_evaluation,
+        check=prove_the_learner_has_the_samplers_temperature,
+    ),
+    Mutant(
+        name="the critic's schedule is one step ahead",
+        seen="a warm-up that begins at its second rate",
+        plant=_one_step_ahead("_critic_step"),
+        check=prove_schedules,
+    ),
+    Mutant(
+        name="the policy's schedule is one step ahead",
+        seen="a schedule that ends a step early",
+        plant=_one_step_ahead("_policy_step"),
+        check=prove_schedules,
+    ),
+    Mutant(
+        name="the distance to the reference from the wrong side",
+        seen="KL with its arguments swapped",
+        plant=_set(turnwise.learner.learner, "policy_objective", _distance_from_the_wrong_side),
+        check=prove_kl_to_reference,
     ),
     Mutant(
         name="packed rows see each other",

@@ -15,6 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from handoff_proofs import prove_the_learner_has_the_samplers_temperature
 from tiny_runs import (
     SFT,
     Died,
@@ -37,6 +38,7 @@ from turnwise.training.trainer import run_training
 from turnwise.types import Group, Message
 
 SHORT_COLD_START = {"demonstrations": 128, "batch": 8, "optimizer": {"lr": 3e-2, "schedule": "cosine"}}
+DROPOUT = {"learner": {"dropout": True}}
 PPO = {
     "credit": {"estimator": "gae", "gamma": 0.99, "lam": 0.95},
     "loss": {"kl_coef": 0.05, "entropy_coef": 0.01},
@@ -104,7 +106,7 @@ def ways(cold):
     return {
         "grpo": {**WATCHED, "sft": SHORT_COLD_START},
         "ppo": {**WATCHED, "sft": SHORT_COLD_START, **PPO},
-        "lora": {**WATCHED, "sft": {**SHORT_COLD_START, "demonstrations": 16}, "model": lora},
+        "lora": {**WATCHED, "sft": {**SHORT_COLD_START, "demonstrations": 16}, "model": lora, **DROPOUT},
         "auto": {**AUTO, "model": {"name": str(cold)}},
         "online": {**ONLINE, "model": {"name": str(cold)}},
     }
@@ -492,6 +494,29 @@ def test_always_is_starpo_s_from_the_first_step(one_step):
     assert same_weights(weights(always, 1), weights(spelt_out, 1))
     assert not same_weights(weights(always, 1), weights(one_step("grpo"), 1))
     assert records(always, "train")[0]["stability/mode"] == 1.0
+
+
+def test_clipping_before_any_update_is_found(one_step):
+    """Bounds of zero clip the rounding between sampler and learner; only samples of the weights at hand are judged."""
+    clipped = one_step("grpo", steps=6, loss={"clip_low": 0.0, "clip_high": 0.0})
+    (finding,) = [one for one in read_findings(clipped.path / "findings.jsonl") if one["kind"] == "on_policy_clipping"]
+    assert finding["step"] == 3, "after the monitor's patience"
+    assert finding["evidence"]["on_policy_clip"]["now"] > 0.03
+    others = read_findings(one_step("grpo", steps=6).path / "findings.jsonl")
+    assert not any(one["kind"] == "on_policy_clipping" for one in others)
+
+
+def test_samples_of_older_weights_are_not_on_policy(cold, tmp_path):
+    """Of two updates from one set of weights, the first is on-policy: three are seen in six steps."""
+    rollout = {"groups_per_step": 4, "group_size": 4, "turn_tokens": 4, "max_turns": 3, "updates_per_rollout": 2}
+    sections = {"rollout": rollout, "checkpoint": {"every": 6}, "evaluate": {"tasks": 1}}
+    run = run_tiny(tmp_path / "run", steps=6, model={"name": str(cold)}, **sections)
+    state = load_state(run.checkpoints / "step-000006" / "state.pt")
+    assert len(state["stability"]["monitor"]["tracked"]["on_policy_clip"]["recent"]) == 3
+
+
+def test_the_learner_has_the_samplers_temperature():
+    prove_the_learner_has_the_samplers_temperature()
 
 
 def test_watching_changes_nothing(one_step):

@@ -23,8 +23,6 @@ from turnwise.errors import ConfigError, ModelError
 _VARIANTS = 32
 """Recompilation limit of a layer: with and without gradients, windows and shared prompts, of any length."""
 
-_recompute = functools.partial(checkpoint, use_reentrant=False)
-
 
 def find_layers(*modules: nn.Module) -> list[GradientCheckpointingLayer]:
     """The decoder layers inside these modules."""
@@ -49,18 +47,39 @@ def require_layers(model: nn.Module, *, setting: str) -> None:
 
 @contextmanager
 def activation_checkpointing(*modules: nn.Module) -> Iterator[None]:
-    """Makes layers save only their input, and recompute the rest in the backward pass, which must run inside it too."""
+    """Makes layers save only their input, and recompute the rest in the backward pass, which must run inside it too.
+
+    transformers checkpoints layers in training mode alone, and dropout reads the same flag: so a layer that is in
+    evaluation mode is shown in training mode, and runs in its own.
+    """
     layers = find_layers(*modules)
-    before = [(layer.gradient_checkpointing, layer.__dict__.get("_gradient_checkpointing_func")) for layer in layers]
+    before = [
+        (layer.gradient_checkpointing, layer.__dict__.get("_gradient_checkpointing_func"), layer.training)
+        for layer in layers
+    ]
     try:
         for layer in layers:
             layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = _recompute
+            layer._gradient_checkpointing_func = functools.partial(_recompute, layer, layer.training)
+            layer.training = True
         yield
     finally:
-        for layer, (was_on, by) in zip(layers, before, strict=True):
+        for layer, (was_on, by, training) in zip(layers, before, strict=True):
             layer.gradient_checkpointing = was_on
             layer._gradient_checkpointing_func = by
+            layer.training = training
+
+
+def _recompute(layer: nn.Module, training: bool, forward: Callable[..., object], *args: object) -> object:
+    def run(*inputs: object) -> object:
+        layer.training = training
+        try:
+            return forward(*inputs)
+        finally:
+            layer.training = True
+
+    result: object = checkpoint(run, *args, use_reentrant=False)
+    return result
 
 
 class Compiled:

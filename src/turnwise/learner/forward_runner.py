@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from turnwise.ledger import Ledger
 
 
+HALF = (torch.bfloat16, torch.float16)
+
+
 class Packing(StrEnum):
     """How the rows of a micro-batch are laid out, and what keeps attention within a row."""
 
@@ -68,14 +71,22 @@ class ForwardRunner:
     def precision(self) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
+    def coarsest_dtype(self, model: nn.Module) -> torch.dtype:
+        """The dtype whose rounding a model's logprobs carry: float32, or half precision if any product runs in it."""
+        used = {p.dtype for p in model.parameters()} | {torch.float32 if self.autocast is None else self.autocast}
+        return max({torch.float32, *used & set(HALF)}, key=lambda dtype: torch.finfo(dtype).eps)
+
     @contextmanager
-    def running(self, *modules: nn.Module, training: bool) -> Iterator[None]:
-        """Within it, the modules run with these settings, forward and backward."""
+    def running(self, *modules: nn.Module, dropout: bool, backward: bool = False) -> Iterator[None]:
+        """Within it, the modules run with these settings, forward and, where `backward` is set, backward.
+
+        With `dropout` the modules are in training mode, which is what their dropout reads; else in evaluation mode.
+        """
         with ExitStack() as stack:
-            stack.enter_context(mode(*modules, training=training))
+            stack.enter_context(mode(*modules, training=dropout))
             if self.packing is Packing.BY_ROWS:
                 stack.enter_context(varlen_attention(*modules))
-            if self.checkpointing and training:
+            if self.checkpointing and backward:
                 stack.enter_context(activation_checkpointing(*modules))
             if self.compiled is not None:
                 stack.enter_context(self.compiled.in_use())
@@ -101,7 +112,7 @@ class ForwardRunner:
 
     def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
         """Of the selected tokens; zero elsewhere [L]."""
-        with self._accounted(), torch.no_grad(), self.running(model, training=False):
+        with self._accounted(), torch.no_grad(), self.running(model, dropout=False):
             found = []
             for micro in self.micro_batches(batch, select=select):
                 with self.precision():
@@ -112,7 +123,7 @@ class ForwardRunner:
     def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
         """Critic values of the state after each token, in double for the estimators [L]."""
         every = torch.ones_like(batch.action)  # [L]
-        with self._accounted(), torch.no_grad(), self.running(critic, training=False):
+        with self._accounted(), torch.no_grad(), self.running(critic, dropout=False):
             found = []
             for micro in self.micro_batches(batch, select=every):
                 there = micro.to(self.device)
@@ -136,7 +147,7 @@ class ForwardRunner:
 
 @contextmanager
 def mode(*modules: nn.Module, training: bool) -> Iterator[None]:
-    """Within it the modules are in training or evaluation mode, which dropout and checkpointing read."""
+    """Within it the modules are in training or evaluation mode, which dropout reads."""
     others = [inner for module in modules for inner in module.modules() if inner.training is not training]
     try:
         for inner in others:

@@ -25,7 +25,7 @@ from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
-from turnwise.learner.loss_inputs import LossInputs, needs_forward, prepare_loss_inputs
+from turnwise.learner.loss_inputs import LossInputs, choose_old_policy, needs_forward, prepare_loss_inputs
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
@@ -51,6 +51,9 @@ class Update:
     """By `area/name`: `{"policy/loss": .02, "policy/entropy": 1.1, ...}`."""
     advantages: PerTurn
     """For every trajectory given, in order, turn by turn; one that was left out has no turns."""
+    first_clip_fraction: float | None = None
+    """Share of the first mini-batch that was clipped, before any step had moved the policy; None without a sound one.
+    For samples of the weights at hand it is the disagreement of sampler and learner, and should be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,11 @@ class Learner:
         packing = self._check_model(runner)
         optimizer = functools.partial(Optimizer, total_steps=total_steps, parallel=parallel)
         self.optimizer = optimizer(self.model, settings.optimizer)
+        self._old_policy = choose_old_policy(
+            loss,
+            dtype=runner.coarsest_dtype(self.model),
+            single_step=settings.epochs == settings.minibatches == 1,
+        )
         self.reference = Reference(self.model) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
         self.critic_optimizer: Optimizer | None = None
@@ -172,14 +180,18 @@ class Learner:
                 return Update(metrics=metrics, advantages=batch.by_turn(torch.zeros(0)))
             prepared = functools.cache(lambda: self._prepare_inputs(batch))
             on_device = functools.cache(lambda: prepared()[0].to(self._device))
-            if needs_forward(batch, critic=self.critic, reference=self.reference, loss=self.loss):
+            if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=self._old_policy):
                 prepared()  # with the weights as they are; others are made when first used, behind the first forward
             epochs = self._run_epochs(batch, on_device, seed)
             inputs, credit_metrics = prepared()
             advantages = batch.by_turn(inputs.advantage)  # while a GPU is still learning
-            metrics |= credit_metrics | self._settle(epochs)
+            step_metrics, first_clip_fraction = self._settle(epochs)
             self.version += 1
-            return Update(metrics=metrics, advantages=advantages)
+            return Update(
+                metrics=metrics | credit_metrics | step_metrics,
+                advantages=advantages,
+                first_clip_fraction=first_clip_fraction,
+            )
 
     def accounted(self) -> AbstractContextManager[None]:
         """Within it, time is charged to updates."""
@@ -195,6 +207,7 @@ class Learner:
             runner=self.runner,
             credit=self.credit,
             loss=self.loss,
+            old_policy=self._old_policy,
         )
 
     def _modules(self) -> list[nn.Module]:
@@ -204,8 +217,9 @@ class Learner:
         """Epochs of mini-batches, each one step of the policy and one of the critic."""
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
         epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up)
-        dropout = derive_seed(seed, "dropout", self.parallel.rank)
-        with self.runner.running(*self._modules(), training=True), seeded(dropout, self._device):
+        seed_of_dropout = derive_seed(seed, "dropout", self.parallel.rank)
+        passes = self.runner.running(*self._modules(), dropout=self.settings.dropout, backward=True)
+        with passes, seeded(seed_of_dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
                     mini = self._minibatch(batch, rows, inputs)
@@ -216,19 +230,21 @@ class Learner:
                     epochs.micros.extend(mini.micros)
         return epochs
 
-    def _settle(self, epochs: _Epochs) -> dict[str, float]:
-        """Waits for all steps and returns their metrics."""
+    def _settle(self, epochs: _Epochs) -> tuple[dict[str, float], float | None]:
+        """Waits for all steps and returns their metrics, and the share of the first mini-batch that was clipped."""
+        first_clip_fraction = None
         policy = [self._measure(self.optimizer, step) for step in epochs.policy]
         metrics = measure_reading(epochs.micros, self.parallel) | summarise_steps("policy", policy)
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
+            first_clip_fraction = policy[0][0]["policy/clip_fraction"]
         if self.critic_optimizer is not None:
             critic = [self._measure(self.critic_optimizer, step) for step in epochs.critic]
             metrics |= summarise_steps("critic", critic)
             metrics["critic/lr"] = self.critic_optimizer.lr(self.version)
             metrics["critic/warming_up"] = float(epochs.warming_up)
-        return metrics
+        return metrics, first_clip_fraction
 
     def _measure(self, optimizer: Optimizer, pending: PendingStep) -> Measured:
         return measure_step(pending, optimizer, self.version, self.parallel)

@@ -4,7 +4,8 @@ Invariant: they are fixed by the weights as they were when the update began, wha
 Shapes: L tokens of all rows, N credited tokens.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -15,12 +16,19 @@ from turnwise.credit.estimate import estimate
 from turnwise.credit.settings import CreditSettings
 from turnwise.credit.statistics import compare_with_group
 from turnwise.learner.batch import Batch, value_before_token
-from turnwise.learner.forward_runner import ForwardRunner
-from turnwise.losses.kl import kl_estimate
+from turnwise.learner.forward_runner import HALF, ForwardRunner
+from turnwise.losses.kl import kl_error, kl_estimate
 from turnwise.losses.settings import LossSettings, Ratio
 from turnwise.losses.tis import tis_weights
 from turnwise.models.critic import Critic
 from turnwise.models.reference import Reference
+
+OldPolicy: TypeAlias = Literal["sampler", "learner", "current"]
+"""Whose logprobs are π_old: `learner`: from a forward pass before the update; `current`: from the forward pass of the
+update's only step, whose weights are still those."""
+_FLOAT32_ROUNDINGS = 64
+_HALF_ROUNDINGS = 8
+"""Rounding error of a logprob, in machine epsilons: fewer in half precision, where sums are kept in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +37,10 @@ class LossInputs:
 
     sampled: torch.Tensor
     """Bool: the agent sampled it."""
-    old_logprob: torch.Tensor
-    """The sampler's; the policy's own before the update on trained context tokens, and everywhere under `tis_cap`."""
     advantage: torch.Tensor
+    old_logprob: torch.Tensor | None = None
+    """The sampler's, or the policy's own before the update, as it always is on context tokens; None: that of the
+    forward pass at hand."""
     reference_logprob: torch.Tensor | None = None
     old_value: torch.Tensor | None = None
     """Critic value of the state before the token, before the update."""
@@ -64,6 +73,7 @@ def prepare_loss_inputs(
     runner: ForwardRunner,
     credit: CreditSettings,
     loss: LossSettings,
+    old_policy: OldPolicy,
 ) -> tuple[LossInputs, dict[str, float]]:
     """The loss inputs of a batch, and metrics of its credit."""
     kl_in_reward = reference is not None and loss.kl_in == "reward"
@@ -71,24 +81,29 @@ def prepare_loss_inputs(
         batch.trained | batch.credited if kl_in_reward else batch.trained
     )  # [L]: tokens whose old logprob is read
     old_logprob = batch.logprob  # [L]
-    own = _needs_policy_logprob(batch, compared, loss)  # [L]
+    own = _needs_policy_logprob(batch, compared, old_policy)  # [L]
     if own.any():
         old_logprob = torch.where(own, runner.logprobs(model, batch, own), old_logprob)
     sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.tis_cap)  # [L]
     reference_logprob = None
-    reward = batch.reward  # [L]
+    reward, reward_error = batch.reward, None  # [L]
     if reference is not None:
         with reference.in_place():
             reference_logprob = runner.logprobs(model, batch, compared)  # [L]
         if kl_in_reward:
             penalty = kl_estimate(old_logprob.double(), reference_logprob.double(), loss.kl_form)  # [L]
             reward = reward - loss.kl_coef * penalty
+            error = _logprob_error(old_logprob.double(), runner.coarsest_dtype(model))  # [L]
+            reward_error = loss.kl_coef * kl_error(old_logprob, reference_logprob, loss.kl_form, error)
     state_value = None if critic is None else runner.state_values(critic, batch)  # [L]
-    result = estimate(batch.credited_tokens(reward, state_value), credit)
+    tokens = batch.credited_tokens(reward, state_value)
+    if reward_error is not None:
+        tokens = replace(tokens, reward_error=reward_error[batch.credited])
+    result = estimate(tokens, credit)
     old_value = None if state_value is None else value_before_token(state_value)  # [L]
     inputs = LossInputs(
         sampled=batch.action,
-        old_logprob=old_logprob,
+        old_logprob=None if old_policy == "current" else old_logprob,
         advantage=batch.spread(result.advantage).float(),
         reference_logprob=reference_logprob,
         old_value=None if old_value is None else old_value.float(),
@@ -100,18 +115,39 @@ def prepare_loss_inputs(
     return inputs, metrics | _credit_metrics(batch, result, old_value)
 
 
-def needs_forward(batch: Batch, *, critic: Critic | None, reference: Reference | None, loss: LossSettings) -> bool:
+def choose_old_policy(loss: LossSettings, *, dtype: torch.dtype, single_step: bool) -> OldPolicy:
+    """Whose logprobs ratios are taken against, where the learner's carry the rounding of `dtype`.
+
+    Under `tis_cap` the sampler's own are what is corrected for. A KL penalty in the reward reads the learner's before
+    the update's only step, too.
+    """
+    if (loss.old_logprobs or ("learner" if dtype in HALF or loss.tis_cap is not None else "sampler")) == "sampler":
+        return "sampler"
+    read_before = loss.tis_cap is not None or (loss.kl_coef > 0 and loss.kl_in == "reward")
+    return "current" if single_step and not read_before else "learner"
+
+
+def needs_forward(batch: Batch, *, critic: Critic | None, reference: Reference | None, old_policy: OldPolicy) -> bool:
     """Whether the loss inputs of a batch take a forward pass of some model."""
     asked = critic is not None or reference is not None
-    return asked or bool(_needs_policy_logprob(batch, batch.trained, loss).any())
+    return asked or bool(_needs_policy_logprob(batch, batch.trained, old_policy).any())
 
 
-def _needs_policy_logprob(batch: Batch, compared: torch.Tensor, loss: LossSettings) -> torch.Tensor:
-    """The compared tokens [L] whose old logprob must come from the policy itself.
+def _needs_policy_logprob(batch: Batch, compared: torch.Tensor, old_policy: OldPolicy) -> torch.Tensor:
+    """The compared tokens [L] whose old logprob must come from the policy itself: context tokens were never sampled."""
+    match old_policy:
+        case "sampler":
+            return compared & ~batch.action
+        case "learner":
+            return compared
+        case "current":
+            return torch.zeros_like(compared)
 
-    Context tokens were never sampled; and under `tis_cap` the sampler's own logprobs are what is corrected for.
-    """
-    return compared & ~batch.action if loss.tis_cap is None else compared
+
+def _logprob_error(logprob: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The size of the rounding error of logprobs [L]; one near 0 is still the difference of two logits."""
+    roundings = _HALF_ROUNDINGS if dtype in HALF else _FLOAT32_ROUNDINGS
+    return roundings * torch.finfo(dtype).eps * logprob.abs().clamp(min=1)
 
 
 def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:

@@ -19,7 +19,8 @@ def policy_objective(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The policy's loss [m], and measures [m] by metric name."""
     assert scores.entropy is not None
-    surrogate = surrogate_loss(scores.logprob, inputs.old_logprob, inputs.advantage, inputs.segment, settings)
+    old_logprob = scores.logprob.detach() if inputs.old_logprob is None else inputs.old_logprob  # [m]
+    surrogate = surrogate_loss(scores.logprob, old_logprob, inputs.advantage, inputs.segment, settings)
     corrected = surrogate.loss if inputs.sampler_weight is None else inputs.sampler_weight * surrogate.loss  # [m]
     loss = corrected
     if settings.entropy_coef > 0:
@@ -31,7 +32,7 @@ def policy_objective(
         "policy/surrogate_loss": corrected.detach(),
         "policy/entropy": scores.entropy.detach(),
         "policy/clip_fraction": surrogate.clipped.float(),
-        "policy/approx_kl": kl_estimate(inputs.old_logprob, scores.logprob.detach(), "k3"),
+        "policy/approx_kl": kl_estimate(old_logprob, scores.logprob.detach(), "k3"),
     }
     if inputs.reference_logprob is not None:
         measures["policy/kl_to_reference"] = kl_estimate(scores.logprob.detach(), inputs.reference_logprob, "k3")

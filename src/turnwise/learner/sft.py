@@ -4,6 +4,7 @@ loss = − Σ weight · log π(token)        over the demonstrator's actions, an
 
 unless `context_weight` gives context tokens a weight too. A model that has never seen text learns to copy from its
 context much sooner when it also learns to predict that context.
+Dropout is as the model has it: here it regularises, and there is no probability ratio for its noise to disturb.
 """
 
 import torch
@@ -45,7 +46,7 @@ def sft_step(
     runner = ForwardRunner(
         device=device, autocast=autocast, temperature=1.0, token_budget=token_budget, parallel=parallel
     )
-    with runner.running(model, training=True):
+    with runner.running(model, dropout=True, backward=True):
         for micro in runner.micro_batches(batch):
             with runner.precision():
                 loss = sft_loss(model, micro.to(device), weights)

@@ -17,6 +17,7 @@ from turnwise.settings import Settings
 Aggregation: TypeAlias = Literal["token", "trajectory", "fixed"]
 KlEstimator: TypeAlias = Literal["k1", "k2", "k3"]
 KlPlace: TypeAlias = Literal["loss", "reward"]
+OldLogprobs: TypeAlias = Literal["sampler", "learner"]
 Ratio: TypeAlias = Literal["token", "turn", "trajectory"]
 
 
@@ -73,6 +74,10 @@ class LossSettings(Settings):
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bounds the loss of a bad action whose probability has risen, at this many times its advantage; null disables it.
     Read by `clip` and `gspo`."""
+    old_logprobs: OldLogprobs | None = None
+    """Whose logprobs are π_old in the ratio π / π_old: the `sampler`'s, or the `learner`'s own before the update, which
+    differ by rounding. Null: the sampler's in float32; the learner's in half precision, whose rounding is larger than
+    `gspo`'s clip range. The learner's cost a forward pass if an update has several steps, and nothing if it has one."""
     tis_cap: float | None = Field(default=None, ge=1)
     """Truncated importance sampling, for an engine whose probabilities are not the learner's: ratios are then against
     the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none."""
@@ -102,6 +107,8 @@ class LossSettings(Settings):
             raise ValueError(
                 f"ratio {self.ratio} needs form gspo, since {self.form} has one per token: set form to gspo"
             )
+        if self.tis_cap is not None and self.old_logprobs == "sampler":
+            raise ValueError("tis_cap takes ratios against the learner's own logprobs: set old_logprobs to learner")
         if self.aggregation == "fixed" and self.fixed_length is None:
             raise ValueError("aggregation fixed divides by a length that is not given: set fixed_length")
         if self.aggregation != "fixed" and self.fixed_length is not None:

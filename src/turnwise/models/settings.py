@@ -58,7 +58,7 @@ class LoraSettings(Settings):
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Above 0, the trained policy differs from the sampling policy by the dropout's noise."""
+    """Acts in SFT, and in RL where `learner.dropout` is on."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """Linear layers to adapt, by the end of their names: `[q_proj, v_proj]`."""
 

@@ -15,6 +15,7 @@ Kind: TypeAlias = Literal[
     "invalid_actions",
     "early_stopping",
     "length_drift",
+    "on_policy_clipping",
     "echo_trap",
 ]
 Severity: TypeAlias = Literal["sign", "alarm"]
@@ -33,6 +34,7 @@ SENTENCES: Mapping[Kind, str] = {
     "invalid_actions": "the environment cannot parse a growing share of actions",
     "early_stopping": "a growing share of episodes ends unsolved after a single turn",
     "length_drift": "turns have become much longer or shorter",
+    "on_policy_clipping": "tokens are clipped before any update: sampler and learner disagree about the same weights",
     "echo_trap": "Echo Trap: rewards within groups no longer vary and other signs of collapse agree",
 }
 

@@ -62,14 +62,20 @@ class HealthMetrics:
     information: float | None = None
     """`Information.nats`, at the steps that measure it."""
     retrieval: float | None = None
+    on_policy_clip: float | None = None
+    """Share of tokens that the loss clipped before any update had moved the policy; None if the samples were older."""
 
     def metrics(self) -> dict[str, float]:
-        """By `health/name`; what was not measured is left out."""
-        return {f"health/{name}": value for name, value in asdict(self).items() if value is not None}
+        """By `health/name`; what was not measured is left out, and so is what has a name among the policy's metrics."""
+        named = {name: value for name, value in asdict(self).items() if name != "on_policy_clip"}
+        return {f"health/{name}": value for name, value in named.items() if value is not None}
 
 
 def measure_health(
-    groups: Sequence[Group], update: Mapping[str, float], information: Information | None = None
+    groups: Sequence[Group],
+    update: Mapping[str, float],
+    information: Information | None = None,
+    on_policy_clip: float | None = None,
 ) -> HealthMetrics | None:
     """The health of a step, from all its groups and the metrics of its update; None if no episode was played."""
     played = [t for group in groups for t in group.trajectories if t.stop is not StopReason.ENV_FAILED and t.turns]
@@ -92,6 +98,7 @@ def measure_health(
         early_stops=_mean(float(_gave_up(trajectory)) for trajectory in played),
         information=None if information is None else information.nats,
         retrieval=None if information is None else information.retrieval,
+        on_policy_clip=on_policy_clip,
     )
 
 

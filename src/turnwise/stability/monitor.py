@@ -35,6 +35,7 @@ _BETTER: Mapping[str, Better] = {
     "early_stops": "lower",
     "information": "higher",
     "progress": "higher",
+    "on_policy_clip": "neither",
 }
 """The metrics that are tracked; `progress` is success, or the reward if the environment does not report success."""
 _COMPANIONS: tuple[Kind, ...] = (
@@ -79,6 +80,10 @@ RATE_RISE = 0.3
 """A rate (repetition, invalid actions, early stops) has risen by this share of the way from its healthy level to 1."""
 LENGTH_RATIO = 2.0
 """Turns have drifted when they are longer or shorter than their healthy level by this factor."""
+
+ON_POLICY_CLIP = 0.03
+"""Share of tokens clipped on-policy above which sampler and learner disagree. Not relative to the run's own past: where
+both compute the same policy it is 0."""
 
 
 class MonitorSettings(Settings):
@@ -157,7 +162,8 @@ class Monitor:
         assert isinstance(tracked, Mapping)
         assert isinstance(streaks, Mapping)
         for name, metric in self._tracked.items():
-            metric.load_state_dict(tracked[name])
+            if name in tracked:  # a checkpoint may be older than a metric
+                metric.load_state_dict(tracked[name])
         self._streaks = dict(streaks)
 
     def _signs(self, success: float | None) -> dict[Kind, Evidence]:
@@ -167,6 +173,7 @@ class Monitor:
             "gradient_spike": self._spiking(),
             "length_drift": self._drifting(),
             "invalid_actions": self._risen(("invalid_actions",)),
+            "on_policy_clipping": self._clipping(),
         }
         if success is None or success < SOLVED:
             collapse = self._lower(("reward_std",), VARIANCE_DROP * _possible_std(success))
@@ -231,6 +238,10 @@ class Monitor:
             and not length.healthy / LENGTH_RATIO <= length.now <= length.healthy * LENGTH_RATIO
         )
         return {"response_length": (length.now, length.healthy)} if drifts else {}
+
+    def _clipping(self) -> Evidence:
+        clip = self._tracked["on_policy_clip"]
+        return {"on_policy_clip": (clip.now, 0.0)} if clip.recent and clip.now > ON_POLICY_CLIP else {}
 
     def _moved(self, name: str) -> int:
         """+1 or −1 if the recent median differs from the healthy level by more than noise; else 0."""

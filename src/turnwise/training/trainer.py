@@ -190,7 +190,9 @@ class Trainer:
             if settings.mode != "off":
                 every = settings.monitor.information_every
                 information = self._measure_information(rollouts) if every and step % every == 0 else None
-                health = measure_health(rollouts.groups, update.metrics, information)
+                on_policy = len(self.waiting) + 1 == self.config.rollout.updates_per_rollout
+                clipped = update.first_clip_fraction if on_policy else None
+                health = measure_health(rollouts.groups, update.metrics, information, clipped)
             saves = self._due(step, self.config.checkpoint.every)
             return self.controller.decide(step, health, checkpoint=saves, may_act=not self.waiting)
 

@@ -1,0 +1,82 @@
+"""Rewards that carry the rounding of logprobs: what lies within it is no difference, and what lies beyond it is."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from turnwise.credit.base import TokenBatch
+from turnwise.credit.estimate import CreditSettings, estimate
+from turnwise.credit.scan import discounted_error
+from turnwise.credit.settings import ESTIMATORS
+from turnwise.credit.statistics import compare_with_group, normalise
+
+NOISE = 1e-9
+"""A KL coefficient of 1e-3 times the rounding of a float32 logprob."""
+
+
+def _tokens(*, noise=NOISE, error=NOISE * 4, rewards=(0.0,) * 8):
+    """Eight trajectories of two turns and six tokens in two groups, with a penalty that is noise alone."""
+    trajectory = torch.arange(8).repeat_interleave(6)
+    reward = noise * torch.randn(48, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    reward[5::6] += torch.tensor(rewards, dtype=torch.double)
+    return TokenBatch(
+        reward=reward,
+        trajectory=trajectory,
+        turn=torch.tensor([0, 0, 0, 1, 1, 1] * 8),
+        group=torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]),
+        truncated=torch.zeros(8, dtype=torch.bool),
+        value=torch.zeros(48, dtype=torch.double),
+        final_value=torch.zeros(8, dtype=torch.double),
+        state=torch.tensor([0, 0, 0, 1, 1, 1] * 4 + [2, 2, 2, 3, 3, 3] * 4),
+        reward_error=torch.full((48,), error, dtype=torch.double),
+    )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_noise_of_logprobs_is_no_advantage(estimator):
+    advantage = estimate(_tokens(), CreditSettings(estimator=estimator)).advantage
+    assert torch.equal(advantage, torch.zeros_like(advantage))
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gigpo", "reinforce++", "reinforce++-baseline", "gae"])
+def test_the_same_differences_of_exact_rewards_are(estimator):
+    exact = replace(_tokens(), reward_error=None)
+    assert estimate(exact, CreditSettings(estimator=estimator)).advantage.std() > 0.5
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_small_reward_counts_beside_the_noise(estimator):
+    """Rewards of a millionth, a thousand times the noise: the advantages are those without it."""
+    rewards = (0, 0, 1e-6, 1e-6, 0, 1e-6, 0, 0)
+    settings = CreditSettings(estimator=estimator)
+    noisy = estimate(_tokens(rewards=rewards), settings).advantage
+    clean = estimate(_tokens(rewards=rewards, noise=0.0, error=0.0), settings).advantage
+    assert noisy.abs().max() > 0
+    assert torch.allclose(noisy, clean, rtol=0, atol=0.02 * float(clean.abs().max()))
+
+
+def test_exact_rewards_differ_however_small_the_difference():
+    peers = compare_with_group(torch.tensor([0.0, 1e-12], dtype=torch.double), torch.tensor([0, 0]))
+    assert peers.standardised().tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
+
+
+def test_a_member_is_as_uncertain_as_its_own_return_and_the_mean():
+    """Errors 3 and 4 of a group of two: the mean square is 12.5, so deviations up to √21.5 and √28.5 are none."""
+    group, error = torch.tensor([0, 0]), torch.tensor([3.0, 4.0], dtype=torch.double)
+    deviation = compare_with_group(torch.tensor([0.0, 10.0], dtype=torch.double), group, error).deviation
+    assert deviation.tolist() == [-5.0, 0.0], "5 is beyond 4.64, and within 5.34"
+
+
+def test_a_batch_within_its_error_is_zero_and_beyond_it_normal():
+    values = torch.tensor([1.0, 2.0, 3.0], dtype=torch.double)
+    assert normalise(values, torch.full_like(values, 0.8)).tolist() == [0, 0, 0]
+    assert normalise(values, torch.full_like(values, 0.5)).tolist() == pytest.approx([-1, 0, 1])
+
+
+def test_errors_of_a_discounted_sum_add_up_as_squares():
+    error = torch.tensor([3.0, 4.0, 2.0], dtype=torch.double)
+    sums = discounted_error(error, torch.tensor([0, 0, 1]), 1.0)
+    assert sums.tolist() == pytest.approx([5.0, 4.0, 2.0])
+    assert discounted_error(error, torch.tensor([0, 0, 1]), 0.5)[0] == pytest.approx((9 + 4) ** 0.5)
+    assert discounted_error(None, torch.tensor([0, 0, 1]), 0.5) is None
