@@ -87,7 +87,26 @@ def test_the_only_step_needs_no_pass_before_it(monkeypatch):
     ],
 )
 def test_whose_logprobs_ratios_are_against(loss, dtype, single_step, expected):
-    assert choose_old_policy(LossSettings(**loss), dtype=dtype, single_step=single_step) == expected
+    assert choose_old_policy(LossSettings(**loss), dtype=dtype, stale=False, single_step=single_step) == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [({}, "sampler"), ({"old_logprobs": "learner"}, "learner"), ({"tis_cap": 2.0}, "learner")],
+    ids=str,
+)
+def test_samples_of_older_weights_keep_the_samplers_unless_they_are_corrected_for(loss, expected):
+    assert choose_old_policy(LossSettings(**loss), dtype=torch.bfloat16, stale=True, single_step=False) == expected
+
+
+def test_the_learner_knows_the_age_of_its_samples():
+    """Samples of version 0, in two updates: the second update's are stale, and its ratios are not 1."""
+    model = tiny_llama(dtype=torch.float32)
+    groups = with_exact_logprobs(model, GROUPS)
+    learner = _learner(model, autocast=torch.bfloat16)
+    first, second = (learner.update(groups, seed=seed).metrics["policy/approx_kl"] for seed in (0, 1))
+    assert first == 0.0
+    assert second > 0.0
 
 
 def test_half_precision_is_seen_in_the_weights_too():

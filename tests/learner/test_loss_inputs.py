@@ -60,7 +60,7 @@ def _prepare(model, *, critic=None, credit=None, **loss):
         runner=RUNNER,
         credit=credit or CreditSettings(),
         loss=settings,
-        old_policy=choose_old_policy(settings, dtype=torch.float32, single_step=False),
+        old_policy=choose_old_policy(settings, dtype=torch.float32, stale=False, single_step=False),
     )
     return batch, inputs, metrics
 

@@ -67,6 +67,8 @@ class Batch:
     """[T] bool."""
     place: tuple[int, ...]
     """T places of the trajectories kept, in the order they were given."""
+    oldest_version: int
+    """Of the weights that sampled these trajectories, the oldest."""
     given: int
     """How many trajectories were given."""
     failed: int
@@ -112,6 +114,7 @@ class Batch:
             group=torch.tensor([number for _, number, _ in kept], dtype=torch.long),
             truncated=torch.tensor([t.stop.truncated for _, _, t in kept], dtype=torch.bool),
             place=tuple(place for place, _, _ in kept),
+            oldest_version=min((turn.version for _, _, t in kept for turn in t.turns), default=0),
             given=len(given),
             failed=failed,
             empty=len(given) - len(kept) - failed,

@@ -25,7 +25,7 @@ from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
 from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
-from turnwise.learner.loss_inputs import LossInputs, choose_old_policy, needs_forward, prepare_loss_inputs
+from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
@@ -118,11 +118,6 @@ class Learner:
         packing = self._check_model(runner)
         optimizer = functools.partial(Optimizer, total_steps=total_steps, parallel=parallel)
         self.optimizer = optimizer(self.model, settings.optimizer)
-        self._old_policy = choose_old_policy(
-            loss,
-            dtype=runner.coarsest_dtype(self.model),
-            single_step=settings.epochs == settings.minibatches == 1,
-        )
         self.reference = Reference(self.model) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
         self.critic_optimizer: Optimizer | None = None
@@ -178,9 +173,15 @@ class Learner:
             if not batch.rows:
                 self.version += 1
                 return Update(metrics=metrics, advantages=batch.by_turn(torch.zeros(0)))
-            prepared = functools.cache(lambda: self._prepare_inputs(batch))
+            old_policy = choose_old_policy(
+                self.loss,
+                dtype=self.runner.coarsest_dtype(self.model),
+                stale=batch.oldest_version < self.version,
+                single_step=self.settings.epochs == self.settings.minibatches == 1,
+            )
+            prepared = functools.cache(lambda: self._prepare_inputs(batch, old_policy))
             on_device = functools.cache(lambda: prepared()[0].to(self._device))
-            if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=self._old_policy):
+            if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=old_policy):
                 prepared()  # with the weights as they are; others are made when first used, behind the first forward
             epochs = self._run_epochs(batch, on_device, seed)
             inputs, credit_metrics = prepared()
@@ -198,7 +199,7 @@ class Learner:
         ledger = self.runner.ledger
         return nullcontext() if ledger is None else ledger.spend("update")
 
-    def _prepare_inputs(self, batch: Batch) -> tuple[LossInputs, dict[str, float]]:
+    def _prepare_inputs(self, batch: Batch, old_policy: OldPolicy) -> tuple[LossInputs, dict[str, float]]:
         return prepare_loss_inputs(
             batch,
             model=self.model,
@@ -207,7 +208,7 @@ class Learner:
             runner=self.runner,
             credit=self.credit,
             loss=self.loss,
-            old_policy=self._old_policy,
+            old_policy=old_policy,
         )
 
     def _modules(self) -> list[nn.Module]:

@@ -115,13 +115,15 @@ def prepare_loss_inputs(
     return inputs, metrics | _credit_metrics(batch, result, old_value)
 
 
-def choose_old_policy(loss: LossSettings, *, dtype: torch.dtype, single_step: bool) -> OldPolicy:
+def choose_old_policy(loss: LossSettings, *, dtype: torch.dtype, stale: bool, single_step: bool) -> OldPolicy:
     """Whose logprobs ratios are taken against, where the learner's carry the rounding of `dtype`.
 
-    Under `tis_cap` the sampler's own are what is corrected for. A KL penalty in the reward reads the learner's before
-    the update's only step, too.
+    Stale samples are those of older weights: a ratio against the sampler corrects for their age, so they keep it. Under
+    `tis_cap` the sampler's own are what is corrected for. A KL penalty in the reward reads the learner's before the
+    update's only step, too.
     """
-    if (loss.old_logprobs or ("learner" if dtype in HALF or loss.tis_cap is not None else "sampler")) == "sampler":
+    by_default = "learner" if loss.tis_cap is not None or (dtype in HALF and not stale) else "sampler"
+    if (loss.old_logprobs or by_default) == "sampler":
         return "sampler"
     read_before = loss.tis_cap is not None or (loss.kl_coef > 0 and loss.kl_in == "reward")
     return "current" if single_step and not read_before else "learner"

@@ -77,7 +77,8 @@ class LossSettings(Settings):
     old_logprobs: OldLogprobs | None = None
     """Whose logprobs are π_old in the ratio π / π_old: the `sampler`'s, or the `learner`'s own before the update, which
     differ by rounding. Null: the sampler's in float32; the learner's in half precision, whose rounding is larger than
-    `gspo`'s clip range. The learner's cost a forward pass if an update has several steps, and nothing if it has one."""
+    `gspo`'s clip range, but for samples of older weights (`rollout.updates_per_rollout`), whose age only the sampler's
+    correct for. The learner's cost a forward pass if an update has several steps, and nothing if it has one."""
     tis_cap: float | None = Field(default=None, ge=1)
     """Truncated importance sampling, for an engine whose probabilities are not the learner's: ratios are then against
     the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none."""
