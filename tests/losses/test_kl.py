@@ -42,6 +42,15 @@ def test_k3_as_a_loss_is_the_gradient_of_the_kl_from_the_reference():
     assert (found - _gradient_of_kl("to the reference")).norm() > 0.1, "which is another gradient"
 
 
+def test_k3_times_the_ratio_is_the_gradient_of_the_kl_to_the_reference():
+    """As other trainers have it: with its weight π / π_old, a loss sees that tokens are sampled from π."""
+    logits, reference = _policies()
+    logprob = logits.log_softmax(-1)
+    ratio = (logprob - logprob.detach()).exp()
+    (logprob.exp().detach() * ratio * kl_estimate(logprob, reference, "k3")).sum().backward()
+    assert torch.allclose(logits.grad, _gradient_of_kl("to the reference"), atol=1e-14)
+
+
 @pytest.mark.parametrize("form", ["k1", "k3"])
 def test_k1_and_k3_are_unbiased(form):
     logits, reference = _policies(requires_grad=False)
