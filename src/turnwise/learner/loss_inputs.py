@@ -28,7 +28,8 @@ OldPolicy: TypeAlias = Literal["sampler", "learner", "current"]
 update's only step, whose weights are still those."""
 _FLOAT32_ROUNDINGS = 64
 _HALF_ROUNDINGS = 8
-"""Rounding error of a logprob, in machine epsilons: fewer in half precision, where sums are kept in float32."""
+"""Rounding error of a logprob, in machine epsilons, with a margin of about four: of two ways to compute one through 30
+layers, the difference has an rms of 17 in float32, and of 2 in bfloat16, whose sums are kept in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
