@@ -239,7 +239,7 @@ class Learner:
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
-            first_clip_fraction = policy[0][0]["policy/clip_fraction"]
+            first_clip_fraction = policy[0][0].get("policy/clip_fraction")
         if self.critic_optimizer is not None:
             critic = [self._measure(self.critic_optimizer, step) for step in epochs.critic]
             metrics |= summarise_steps("critic", critic)
