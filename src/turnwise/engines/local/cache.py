@@ -1,10 +1,11 @@
-"""The KV cache of every slot, in static tensors, and the inputs of a forward over it.
+"""The KV cache of every slot, in static tensors, and the interface of a forward over it.
 
 Invariant: a forward writes only at its inputs' rows and positions, and padding and idle slots write to a spare row
 that nothing reads. Shapes: S slots, N tokens of a forward, M chunks, C capacity, H key/value heads, D head size.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -16,14 +17,14 @@ class KVCache:
         self.spare = slots
         """The row that padding and idle slots write to."""
         self.capacity = 0
-        self._dtype = dtype
+        self.dtype = dtype
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def layer(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A layer's keys and values; a new layer takes heads and head size from `like` [..., H, D]."""
         if index not in self._layers:
             shape = (self.spare + 1, like.shape[-2], self.capacity, like.shape[-1])
-            dtype = self._dtype or like.dtype
+            dtype = self.dtype or like.dtype
             self._layers[index] = tuple(torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(2))  # type: ignore[assignment]  # two of them
         return self._layers[index]
 
@@ -92,3 +93,26 @@ class PrefillInputs:
     length: int
     """At least the keys that any token attends to."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+
+class Forward(Protocol):
+    """Logits from tokens, over the KV cache of their slots."""
+
+    cache: KVCache
+
+    @property
+    def pads(self) -> bool: ...
+
+    @property
+    def replays_prefills(self) -> bool: ...
+
+    @property
+    def slow_reason(self) -> str | None:
+        """Why this is the model's own, slower forward; None for the fused one."""
+        ...
+
+    def refresh(self) -> bool: ...
+
+    def decode(self, inputs: DecodeInputs) -> torch.Tensor: ...
+
+    def prefill(self, inputs: PrefillInputs) -> torch.Tensor: ...

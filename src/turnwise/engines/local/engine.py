@@ -85,6 +85,11 @@ class LocalEngine:
         return self._context_limit
 
     @property
+    def slow_reason(self) -> str | None:
+        """Why the model's own forward samples, many times slower than the fused one; None if the fused one does."""
+        return self._runner.slow_reason
+
+    @property
     def stats(self) -> EngineStats:
         """The work done so far."""
         return EngineStats(

@@ -3,38 +3,23 @@
 Invariant: every choice computes the same; only the speed differs.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel
 
+from turnwise.engines.local.agreement import find_disagreement
 from turnwise.engines.local.architecture import Architecture, read_architecture
-from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
-from turnwise.engines.local.fused import FusedForward, LayerOps, agrees
+from turnwise.engines.local.cache import Forward, KVCache
+from turnwise.engines.local.fused import FusedForward, LayerOps
 from turnwise.engines.local.hf import HFForward
 from turnwise.engines.local.sampling import sample
 from turnwise.engines.local.torch_ops import TorchOps
 from turnwise.errors import ModelError
 
-_EXACT, _ROUNDED = 1e-3, 0.1
-"""How far logits may lie apart, as a share of the largest: between float32 sums, and between half-precision ones."""
-
-
-class Forward(Protocol):
-    """Logits from tokens, over the KV cache of their slots."""
-
-    @property
-    def pads(self) -> bool: ...
-
-    @property
-    def replays_prefills(self) -> bool: ...
-
-    def refresh(self) -> bool: ...
-
-    def decode(self, inputs: DecodeInputs) -> torch.Tensor: ...
-
-    def prefill(self, inputs: PrefillInputs) -> torch.Tensor: ...
+logger = logging.getLogger(__name__)
 
 
 class SampleRows(Protocol):
@@ -56,17 +41,27 @@ class SampleRows(Protocol):
 def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, dtype: torch.dtype | None) -> Forward:
     """The fused forward if it agrees with the model's own, else the model's own. `dtype` is autocast's."""
     windows = read_windows(model)
-    hf = HFForward(model, cache, windows)
-    architecture = read_architecture(model, windows)
-    if architecture is None:
-        return hf
-    device: torch.device = model.get_input_embeddings().weight.device
-    ops = _load_ops(architecture, positions=context_limit, dtype=dtype or model.dtype, device=device)
-    fused = FusedForward(architecture, cache, ops, dtype=dtype)
-    exact = (dtype or model.dtype) == torch.float32
-    if fused.refresh() or not agrees(fused, model, tolerance=_EXACT if exact else _ROUNDED):
-        return hf
-    return fused
+
+    def build_fused(model: PreTrainedModel, cache: KVCache, dtype: torch.dtype | None) -> FusedForward | None:
+        architecture = read_architecture(model, windows)
+        if architecture is None:
+            return None
+        device: torch.device = model.get_input_embeddings().weight.device
+        ops = _load_ops(architecture, positions=context_limit, dtype=dtype or model.dtype, device=device)
+        return FusedForward(architecture, cache, ops, dtype=dtype)
+
+    fused = build_fused(model, cache, dtype)
+    if fused is None:
+        reason = f"the fused forward does not know the architecture of this {model.config.model_type} model"
+    elif fused.refresh():
+        reason = "its weights do not stay where they are in memory"
+    else:
+        found = find_disagreement(fused, model, build_fused, context_limit=context_limit, autocast=dtype)
+        if found is None:
+            return fused
+        reason = f"the fused forward does not reproduce the model: {found}"
+    logger.warning("%s is sampled by its own forward, which is many times slower: %s", type(model).__name__, reason)
+    return HFForward(model, cache, windows, slow_reason=reason)
 
 
 def load_sampler(device: torch.device) -> SampleRows:

@@ -1,23 +1,16 @@
 """A fast forward over a Hugging Face decoder's own weights: packed tokens, fused projections, our KV cache.
 
-Invariant: it computes what the model's own forward computes, which is checked once before it is used. Dense ops run
-on packed tokens without padding; only attention knows rows. Shapes: N tokens, E hidden size, V vocabulary.
+Invariant: it computes what the model's own forward computes, which `agreement` checks once before it is used. Dense
+ops run on packed tokens without padding; only attention knows rows. Shapes: N tokens, E hidden size, V vocabulary.
 """
 
-import logging
 from typing import Protocol
 
 import torch
-from transformers import PreTrainedModel
 
 from turnwise.engines.local.architecture import Activation, Architecture, Layer, Norm
 from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
 from turnwise.engines.local.projections import Projections
-
-logger = logging.getLogger(__name__)
-
-_PROBE = 8
-"""Tokens on which the two forwards are compared."""
 
 
 class LayerOps(Protocol):
@@ -50,6 +43,7 @@ class FusedForward:
 
     pads = False
     """Chunks of uneven length cost no padding."""
+    slow_reason = None
 
     def __init__(self, architecture: Architecture, cache: KVCache, ops: LayerOps, *, dtype: torch.dtype | None) -> None:
         """`dtype` is the type of matrix products; None is that of the weights."""
@@ -113,32 +107,3 @@ class FusedForward:
         (logits,) = self._head(states)  # [N, V]
         cap = self._architecture.logit_cap
         return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def agrees(forward: FusedForward, model: PreTrainedModel, *, tolerance: float) -> bool:
-    """Whether a few tokens get the logits that the model's own forward gives them, but for a share of the largest."""
-    device = model.get_input_embeddings().weight.device
-    ids = torch.arange(_PROBE, device=device) % model.config.get_text_config().vocab_size  # [N]
-    zeros = torch.zeros_like(ids)
-    starts = torch.tensor([0, _PROBE], device=device)
-    inputs = PrefillInputs(
-        ids=ids,
-        positions=torch.arange(_PROBE, device=device),
-        rows=zeros,
-        chunk=zeros,
-        column=torch.arange(_PROBE, device=device),
-        starts=starts,
-        slots=zeros[:1],
-        width=_PROBE,
-        length=_PROBE,
-    )
-    fused = forward.prefill(inputs)[0].float()  # [V]
-    own = model(input_ids=ids[None], use_cache=False).logits[0, -1].float()  # [V]
-    forward.cache.clear()
-    close = bool((fused - own).abs().max() <= tolerance * own.abs().max())
-    if not close:
-        logger.warning(
-            "the fused forward does not reproduce %s: its own forward samples instead, which is slower",
-            type(model).__name__,
-        )
-    return close

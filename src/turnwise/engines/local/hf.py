@@ -25,7 +25,7 @@ class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
 
     def __init__(self, cache: KVCache) -> None:
         super().__init__(layers=[])
-        self._cache = cache
+        self.cache = cache
 
     def select(self, *, read: slice | torch.Tensor, length: int, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """The next forward writes its tokens at (rows, positions), both [B, W], and reads `length` keys of `read`."""
@@ -36,7 +36,7 @@ class SlotCache(Cache):  # type: ignore[misc] # transformers is untyped here
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores a layer's new keys and values [B, H, W, D] and returns those to attend to, [B, H, L, D]."""
         new_keys, new_values = key_states.transpose(1, 2), value_states.transpose(1, 2)  # [B, W, H, D]
-        keys, values = self._cache.layer(layer_idx, new_keys)  # [S + 1, H, C, D]
+        keys, values = self.cache.layer(layer_idx, new_keys)  # [S + 1, H, C, D]
         keys[self._rows, :, self._positions] = new_keys.to(keys.dtype)
         values[self._rows, :, self._positions] = new_values.to(values.dtype)
         return keys[self._read, :, : self._length], values[self._read, :, : self._length]
@@ -49,11 +49,21 @@ class HFForward:
     """Every chunk of a prefill costs as much as its longest one."""
     replays_prefills = False
 
-    def __init__(self, model: PreTrainedModel, cache: KVCache, windows: Mapping[str, int | None]) -> None:
-        """`windows` is the attention window of each kind of layer."""
-        self.cache = cache
+    def __init__(
+        self, model: PreTrainedModel, cache: KVCache, windows: Mapping[str, int | None], *, slow_reason: str
+    ) -> None:
+        """`windows` is the attention window of each kind of layer; `slow_reason`, why not the fused forward."""
+        self.slow_reason = slow_reason
         self._model, self._windows = model, windows
         self._view = SlotCache(cache)
+
+    @property
+    def cache(self) -> KVCache:
+        return self._view.cache
+
+    @cache.setter
+    def cache(self, cache: KVCache) -> None:
+        self._view.cache = cache
 
     def refresh(self) -> bool:
         """The weights are the model's own: nothing to pick up."""

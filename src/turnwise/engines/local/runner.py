@@ -75,6 +75,11 @@ class ModelRunner:
         return self._forward.pads
 
     @property
+    def slow_reason(self) -> str | None:
+        """Why the model's own, slower forward samples; None if the fused one does."""
+        return self._forward.slow_reason
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether a launched forward runs asynchronously, so that the next can be launched behind it."""
         return self._device.type == "cuda"
