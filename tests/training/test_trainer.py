@@ -563,3 +563,12 @@ def _wait_for(file: Path, process: "subprocess.Popen[bytes]") -> None:
     while not file.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert file.exists(), "the run never began"
+
+
+def test_a_run_that_samples_slowly_reports_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("turnwise.engines.local.forward.read_architecture", lambda *_: None)
+    directory = run_tiny(tmp_path / "run", steps=1)
+    (finding,) = [one for one in read_findings(directory.path / "findings.jsonl") if one["kind"] == "slow_sampling"]
+    assert finding["step"] == 0
+    assert "the fused forward does not know the architecture of this" in str(finding["sentence"])
+    assert "slow sampling" in (directory.path / "report.html").read_text(encoding="utf-8")

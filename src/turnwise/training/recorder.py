@@ -60,6 +60,7 @@ class Recorder:
     def start(self) -> None:
         """A run without a checkpoint starts from the beginning, whatever it recorded before."""
         self._metrics.truncate_after(-1)
+        self._findings.truncate_after(-1)
         self.start_stage("preparation", 0)
 
     def resume(self, step: int, *, finished: bool) -> None:
@@ -69,6 +70,12 @@ class Recorder:
             self._metrics.truncate_after(-1, stages={"end"})
         self._findings.truncate_after(step)
         self._display.note(f"resumed after step {step}")
+
+    def record_slow_sampling(self, reason: str) -> None:
+        """Reports that the model's own forward samples, which is many times slower than the fused one."""
+        sentence = f"sampling is many times slower than it could be: {reason}"
+        self._findings.write({"step": 0, "kind": "slow_sampling", "severity": "alarm", "sentence": sentence})
+        self._display.note(sentence)
 
     def start_stage(self, name: str, total: int) -> None:
         self._display.stage(name, total)

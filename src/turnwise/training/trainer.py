@@ -157,6 +157,9 @@ class Trainer:
         if last is not None:
             return self._restore(last)
         self.recorder.start()
+        slow_reason: str | None = getattr(self.parts.engine, "slow_reason", None)  # only a local engine has one
+        if slow_reason is not None:
+            self.recorder.record_slow_sampling(slow_reason)
         if self.config.evaluate.untrained:
             await self._evaluate("untrained", 0)
         if self.config.sft is not None:
