@@ -40,7 +40,8 @@ def _train(learners):
     loaded = load_model(SETTINGS, seed=7, texts=lambda: ["a text", "another text"])
     learners.load_model(loaded, SETTINGS, seed=7)
     learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=2)
-    metrics = [learners.sft_step(Batch.of(GROUPS), step=step) for step in range(2)]
+    metrics = [one for step in range(2) for one in learners.sft_step(Batch.of(GROUPS), step=step)]
+    metrics += learners.finish_sft()
     learners.make_learner(**SPEC)
     metrics.append(learners.update(GROUPS, seed=1).metrics)
     state = learners.state_dict()
@@ -57,7 +58,9 @@ def _train_or_follow(parallel):
         return _train(learners)
 
 
-def test_two_ranks_driven_by_one_do_what_one_process_does():
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_two_ranks_driven_by_one_do_what_one_process_does(ahead, monkeypatch):
+    monkeypatch.setattr("turnwise.learner.sft._steps_ahead", lambda device: ahead)
     expected, expected_weights, expected_version = _train(LearnerGroup())
     (metrics, weights, version), nothing = in_two_ranks(_train_or_follow)
     assert nothing is None

@@ -12,9 +12,8 @@ from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
-from turnwise.learner.optimizer import Optimizer, OptimizerSettings
-from turnwise.learner.settings import CriticSettings, LearnerSettings
-from turnwise.learner.sft import sft_step
+from turnwise.learner.settings import CriticSettings, LearnerSettings, OptimizerSettings, SFTSettings
+from turnwise.learner.sft import SFTLearner
 from turnwise.losses.settings import LossSettings
 from turnwise.types import StopReason
 
@@ -271,8 +270,10 @@ def test_greedy_sampling_cannot_be_learnt_from():
 
 def test_imitation_learns_the_demonstrations():
     model = tiny_llama(dtype=torch.float32)
-    optimizer = Optimizer(model, OptimizerSettings(lr=0.01), total_steps=20)
+    settings = SFTSettings(optimizer=OptimizerSettings(lr=0.01), tokens_per_microbatch=100)
+    sft = SFTLearner(model, settings, total_steps=20)
     batch = Batch.of([group(GOOD)])
-    losses = [sft_step(model, batch, optimizer, step=s, token_budget=100)["sft/loss"] for s in range(20)]
+    steps = [metrics for step in range(20) for metrics in sft.step(batch, step=step)] + sft.finish()
+    losses = [metrics["sft/loss"] for metrics in steps]
     assert losses[-1] < 0.2 * losses[0]
     assert losses[0] == pytest.approx(-_likelihood(tiny_llama(dtype=torch.float32), GOOD) / 3, rel=1e-4)

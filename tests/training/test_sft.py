@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from turnwise.envs.base import Env
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError, EnvError
+from turnwise.learner.forward_runner import Packing, choose_packing
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import OptimizerSettings, SFTSettings
 from turnwise.models.small import SmallSettings, build_small, train_tokenizer
@@ -340,3 +341,29 @@ def test_steps_cover_every_demonstration(demonstrations, batch, epochs, steps):
     assert count_sft_steps(demonstrations, settings) == steps
     given = [by_hand(((1,), (2,)))] * demonstrations
     assert len(list(run_sft(LearnerGroup(model=Table(2)), given, settings, seed=0))) == steps
+
+
+def test_launching_a_step_before_the_last_one_is_read_changes_no_figure(monkeypatch):
+    demonstrations = demonstrate(Desk())
+    settings = SFTSettings(batch=2, epochs=3, optimizer=OptimizerSettings(lr=1e-2))
+    curves = []
+    for ahead in (0, 1):
+        monkeypatch.setattr("turnwise.learner.sft._steps_ahead", lambda device, ahead=ahead: ahead)
+        model = build_small(SMALL, TOKENIZER, seed=0)
+        curves.append(list(run_sft(LearnerGroup(model=model), demonstrations, settings, seed=4)))
+    assert len(curves[0]) == count_sft_steps(len(demonstrations), settings)
+    assert curves[0] == curves[1]
+
+
+def test_packed_rows_train_as_padded_rows_do(monkeypatch):
+    demonstrations = demonstrate(Desk())
+    settings = SFTSettings(batch=len(demonstrations), optimizer=OptimizerSettings(lr=1e-2))
+    found = []
+    for packing in (Packing.PADDED, Packing.BY_ROWS):
+        monkeypatch.setattr("turnwise.learner.sft.choose_packing", lambda *_, packing=packing, **__: packing)
+        model = build_small(SMALL, TOKENIZER, seed=0)
+        [metrics] = run_sft(LearnerGroup(model=model), demonstrations, settings, seed=4)
+        found.append((metrics, torch.cat([weight.detach().flatten() for weight in model.parameters()])))
+    assert choose_packing(model, torch.device("cpu"), asked=None) is Packing.BY_ROWS
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-4)

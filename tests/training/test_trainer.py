@@ -30,12 +30,12 @@ from tiny_runs import (
     weights,
 )
 from turnwise.config import ALGORITHMS, load_config
-from turnwise.errors import RunError
+from turnwise.errors import ConfigError, RunError
 from turnwise.runs import RunDirectory, load_state, read_trajectories
 from turnwise.runs.findings import read_findings
 from turnwise.stability import monitor
 from turnwise.training.trainer import run_training
-from turnwise.types import Group, Message
+from turnwise.types import Group, Message, Task
 
 SHORT_COLD_START = {"demonstrations": 128, "batch": 8, "optimizer": {"lr": 3e-2, "schedule": "cosine"}}
 DROPOUT = {"learner": {"dropout": True}}
@@ -572,3 +572,23 @@ def test_a_run_that_samples_slowly_reports_the_reason(tmp_path, monkeypatch):
     assert finding["step"] == 0
     assert "the fused forward does not know the architecture of this" in str(finding["sentence"])
     assert "slow sampling" in (directory.path / "report.html").read_text(encoding="utf-8")
+
+
+def test_demonstrations_may_be_of_another_split_than_training(tmp_path):
+    sft = {"demonstrations": 8, "batch": 8, "split": "shown", "optimizer": {"lr": 1e-3}}
+    run = run_tiny(tmp_path / "run", sft=sft)
+
+    def splits(stage: str) -> set[str]:
+        (file,) = (run.path / "trajectories").glob(f"{stage}-*.parquet")
+        return {name.partition("-")[0] for name in pq.read_table(file, columns=["task_id"])["task_id"].to_pylist()}
+
+    assert splits("sft") == {"shown"}
+    assert splits("train") == {"train"}
+
+
+def test_a_split_without_tasks_fails_before_the_run_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(Signals, "tasks", lambda env, split: [Task(id=f"{split}-0")] if split != "none" else [])
+    config = tiny_config(sft={"demonstrations": 2, "split": "none"})
+    with pytest.raises(ConfigError, match=r"sft\.split: the environment has no tasks in 'none'"):
+        run_training(config, tmp_path / "run", env=Signals(), display=Silent())
+    assert not (tmp_path / "run").exists()

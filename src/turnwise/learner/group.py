@@ -17,10 +17,9 @@ from turnwise.credit.settings import CreditSettings
 from turnwise.errors import TurnwiseError
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner, Update
-from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings, SFTSettings
-from turnwise.learner.sft import sft_step
+from turnwise.learner.sft import SFTLearner
 from turnwise.losses.settings import LossSettings
 from turnwise.models.loading import LoadedModel, load_model
 from turnwise.models.settings import ModelSettings
@@ -40,7 +39,7 @@ class LearnerWorker:
     def __init__(self, parallel: Parallel, model: nn.Module | None = None, ledger: "Ledger | None" = None) -> None:
         self.parallel, self.ledger = parallel, ledger
         self._model = model
-        self._sft: tuple[SFTSettings, Optimizer] | None = None
+        self._sft: SFTLearner | None = None
         self.autocast: torch.dtype | None = None
         self.stopped = False
 
@@ -90,22 +89,17 @@ class LearnerWorker:
         self.learner.load_state_dict(state)
 
     def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
-        module = self.parallel.prepare(self.model)
-        self._sft = settings, Optimizer(module, settings.optimizer, total_steps=total_steps, parallel=self.parallel)
-
-    def sft_step(self, batch: Batch, *, step: int) -> dict[str, float]:
-        assert self._sft is not None, "begin_sft comes first"
-        settings, optimizer = self._sft
-        return sft_step(
-            self.model,
-            batch,
-            optimizer,
-            step=step,
-            token_budget=settings.tokens_per_microbatch,
-            context_weight=settings.context_weight,
-            autocast=self.autocast,
-            parallel=self.parallel,
+        self._sft = SFTLearner(
+            self.model, settings, total_steps=total_steps, autocast=self.autocast, parallel=self.parallel
         )
+
+    def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
+        assert self._sft is not None, "begin_sft comes first"
+        return self._sft.step(batch, step=step)
+
+    def finish_sft(self) -> list[dict[str, float]]:
+        assert self._sft is not None, "begin_sft comes first"
+        return self._sft.finish()
 
     def stop(self) -> None:
         self.stopped = True
@@ -185,12 +179,16 @@ class LearnerGroup:
         self._run(partial(LearnerWorker.load_state_dict, state=dict(state)))
 
     def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
-        """Makes the optimizer of supervised fine-tuning."""
+        """Prepares supervised fine-tuning."""
         self._run(partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps))
 
-    def sft_step(self, batch: Batch, *, step: int) -> dict[str, float]:
-        """One optimizer step on a batch of demonstrations, each rank on its share of the rows."""
+    def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
+        """Launches a step on a batch, each rank on its share of the rows; the metrics of steps that are complete."""
         return self._run(partial(LearnerWorker.sft_step, batch=batch, step=step))
+
+    def finish_sft(self) -> list[dict[str, float]]:
+        """The metrics of the steps still under way."""
+        return self._run(LearnerWorker.finish_sft)
 
     def _run(self, call: Callable[[LearnerWorker], T]) -> T:
         """Makes a call on every rank at once, and returns this rank's result."""

@@ -78,7 +78,12 @@ class SFTSettings(Settings):
     """Loss weight of a context token beside an action token's 1; 0 masks it. Above 0 for models that never saw text."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """Most tokens, padding included, in one forward pass."""
+    compile: bool = False
+    """torch.compile the layers, or on a GPU the whole backbone: pays if SFT takes minutes."""
+    split: str = "train"
+    """The split whose tasks the expert plays; read when `chats` is null. Another than `train` keeps demonstrated tasks
+    apart from those that reinforcement learning trains on."""
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
 
     def unread(self) -> Mapping[str, str]:
-        return {} if self.chats is None else {"demonstrations": "chats"}
+        return {} if self.chats is None else {"demonstrations": "chats", "split": "chats"}

@@ -7,15 +7,21 @@ context much sooner when it also learns to predict that context.
 Dropout is as the model has it: here it regularises, and there is no probability ratio for its noise to disturb.
 """
 
+from collections import deque
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
+from turnwise.compute.device import send
+from turnwise.compute.layers import Compiled, require_layers
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import ForwardRunner
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
+from turnwise.learner.settings import SFTSettings
 
 
 def sft_loss(model: nn.Module, micro: MicroBatch, weights: torch.Tensor) -> torch.Tensor:
@@ -24,34 +30,102 @@ def sft_loss(model: nn.Module, micro: MicroBatch, weights: torch.Tensor) -> torc
     return -(weights[micro.token] * logprob).sum()
 
 
-def sft_step(
-    model: nn.Module,
-    batch: Batch,
-    optimizer: Optimizer,
-    *,
-    step: int,
-    token_budget: int,
-    context_weight: float = 0.0,
-    autocast: torch.dtype | None = None,
-    parallel: Parallel = SINGLE,
-) -> dict[str, float]:
-    """One optimizer step on a batch of demonstrations: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`.
+class SFTLearner:
+    """Optimizer steps on demonstrations; on a GPU, a step is launched before the metrics of the last one are read.
 
-    Every rank is given the whole batch, and an optimizer made with the same `parallel`.
+    Every rank is given the whole batches and trains on its share of their rows.
     """
-    device = next(model.parameters()).device
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: SFTSettings,
+        *,
+        total_steps: int,
+        autocast: torch.dtype | None = None,
+        parallel: Parallel = SINGLE,
+    ) -> None:
+        self._model, self._parallel = model, parallel
+        self._context_weight = settings.context_weight
+        self._runner = _make_runner(model, settings, autocast, parallel)
+        module = parallel.prepare(model)
+        self._optimizer = Optimizer(module, settings.optimizer, total_steps=total_steps, parallel=parallel)
+        self._ahead = _steps_ahead(self._runner.device)
+        self._launched: deque[LaunchedStep] = deque()
+
+    def step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
+        """Launches a step, and returns the metrics of those that are complete: `[{"sft/loss": 1.7, ...}]`."""
+        self._launched.append(
+            launch_sft_step(
+                self._model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
+            )
+        )
+        return self._settle(self._ahead)
+
+    def finish(self) -> list[dict[str, float]]:
+        """The metrics of the steps still under way."""
+        return self._settle(0)
+
+    def _settle(self, left: int) -> list[dict[str, float]]:
+        return [self._launched.popleft().settle(self._optimizer) for _ in range(len(self._launched) - left)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedStep:
+    """A step that a GPU may still be computing."""
+
+    step: int
+    loss: torch.Tensor
+    """[], of all ranks."""
+    grad_norm: torch.Tensor
+    """[]"""
+
+    def settle(self, optimizer: Optimizer) -> dict[str, float]:
+        """Waits for it: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`; to be called in order of steps."""
+        taken = optimizer.settle(self.step, float(self.grad_norm))
+        return {"sft/loss": float(self.loss), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(self.step)}
+
+
+def launch_sft_step(
+    model: nn.Module, batch: Batch, optimizer: Optimizer, runner: ForwardRunner, *, step: int, context_weight: float
+) -> LaunchedStep:
+    """One optimizer step on a batch of demonstrations; `runner` and `optimizer` are of the same ranks."""
+    device = runner.device
     weights = batch.weights(range(batch.rows), "token") * torch.where(batch.action, 1.0, context_weight)  # [L]
-    weights = (weights / weights.sum()).to(device)
+    weights = send(weights / weights.sum(), device)
     total = torch.zeros((), device=device)
-    runner = ForwardRunner(
-        device=device, autocast=autocast, temperature=1.0, token_budget=token_budget, parallel=parallel
-    )
     with runner.running(model, dropout=True, backward=True):
         for micro in runner.micro_batches(batch):
             with runner.precision():
                 loss = sft_loss(model, micro.to(device), weights)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
-    parallel.sum_gradients(model.parameters())
-    taken = optimizer.step(step)
-    return {"sft/loss": float(parallel.sum_(total)), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(step)}
+    runner.parallel.sum_gradients(model.parameters())
+    return LaunchedStep(step=step, grad_norm=optimizer.launch(step), loss=runner.parallel.sum_(total))
+
+
+def _steps_ahead(device: torch.device) -> int:
+    """A GPU computes the next step while the host records the last one."""
+    return 1 if device.type == "cuda" else 0
+
+
+def _make_runner(
+    model: nn.Module, settings: SFTSettings, autocast: torch.dtype | None, parallel: Parallel
+) -> ForwardRunner:
+    """Packed rows on a GPU, where the model supports them; on a CPU padding costs no more."""
+    device = next(model.parameters()).device
+    packing = choose_packing(model, device, asked=None if device.type == "cuda" else False)
+    compiled = None
+    if settings.compile:
+        require_layers(model, setting="sft.compile")
+        whole = device.type == "cuda" and packing is Packing.BY_ROWS
+        compiled = Compiled(model, whole_backbones=whole, setting="sft.compile")
+    return ForwardRunner(
+        device=device,
+        autocast=autocast,
+        temperature=1.0,
+        token_budget=settings.tokens_per_microbatch,
+        packing=packing,
+        compiled=compiled,
+        parallel=parallel,
+    )

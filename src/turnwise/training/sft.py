@@ -5,6 +5,7 @@ actions where a model would have sampled them, so the same masks hold.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -68,10 +69,15 @@ def run_sft(
     steps = count_sft_steps(len(demonstrations), settings)
     learners.begin_sft(settings, total_steps=steps)
     order = Shuffled(demonstrations, per_step=settings.batch, seed=derive_seed(seed, "imitation"))
+    tokens: deque[float] = deque()  # of the steps under way
     for step in range(steps):
         groups = [Group(task=one.task, trajectories=(one,)) for one in order.draw(step)]
         batch = Batch.of(groups, action_mask=settings.context_weight == 0)
-        yield learners.sft_step(batch, step=step) | {"sft/tokens": float(len(batch.ids))}
+        tokens.append(float(len(batch.ids)))
+        for metrics in learners.sft_step(batch, step=step):
+            yield metrics | {"sft/tokens": tokens.popleft()}
+    for metrics in learners.finish_sft():
+        yield metrics | {"sft/tokens": tokens.popleft()}
 
 
 def count_sft_steps(demonstrations: int, settings: SFTSettings) -> int:

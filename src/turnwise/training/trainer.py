@@ -14,6 +14,7 @@ from pathlib import Path
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
+from turnwise.errors import ConfigError
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.forward_runner import ForwardRunner, seeded
@@ -100,6 +101,16 @@ def _require_demonstrations(config: Config, parts: Components) -> None:
         read_chats(config.sft.chats, parts.render)
     elif type(parts.env).expert is Env.expert:
         parts.env.expert()  # its error says what to do
+    else:
+        _demonstrated_tasks(parts, config.sft.split)
+
+
+def _demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:
+    """What the expert plays: the training tasks, or another split of the environment."""
+    tasks = parts.train_tasks if split == "train" else parts.env.tasks(split)
+    if not tasks:
+        raise ConfigError(f"sft.split: the environment has no tasks in '{split}': name another split")
+    return tasks
 
 
 class Trainer:
@@ -246,7 +257,7 @@ class Trainer:
             return read_chats(settings.chats, parts.render)
         return await play_expert(
             parts.env,
-            Shuffled(parts.train_tasks, per_step=settings.demonstrations, seed=seed).draw(0),
+            Shuffled(_demonstrated_tasks(parts, settings.split), per_step=settings.demonstrations, seed=seed).draw(0),
             render=parts.render,
             limits=self.config.rollout,
             context_limit=parts.engine.context_limit,
