@@ -27,9 +27,15 @@ def plan_searches(question: str, titles: Sequence[str], read: Callable[[str], st
     while left:
         title = next((title for title in left if mentions(known, _QUALIFIER.sub("", title))), left[0])
         left.remove(title)
-        plan.append(title)
+        plan.append(_as_known(title, known))
         known = f"{known}\n{read(title)}"
     return plan or [question]
+
+
+def _as_known(title: str, known: str) -> str:
+    """The title without a qualifier such as "(director)" where only the rest has been read: it would be a guess."""
+    bare = _QUALIFIER.sub("", title)
+    return bare if mentions(known, bare) and not mentions(known, title) else title
 
 
 def mentions(text: str, name: str) -> bool:
