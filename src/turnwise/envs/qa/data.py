@@ -158,7 +158,12 @@ def _data(question: Question) -> dict[str, Json]:
         "supporting_titles": list(question.supporting_titles),
         "supporting_ids": list(question.supporting_ids),
     }
-    known = {"hops": question.hops, "source": question.source, "type": question.type}
+    known = {
+        "hops": question.hops,
+        "source": question.source,
+        "type": question.type,
+        "evidence": question.evidence,
+    }
     return data | {key: value for key, value in known.items() if value}
 
 

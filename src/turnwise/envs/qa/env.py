@@ -166,6 +166,7 @@ class SearchQA(ToolEnv):
     def expert(self) -> Message:
         """Searches for one supporting passage after another, then gives the gold answer; when lazy, for the question.
 
+        Where a question has `evidence`, the expert states it before the answer.
         A lazy expert gives the gold answer where it has read it, and else takes the best passage's title for one.
         """
         question = str(self._task.data["question"])
@@ -173,9 +174,11 @@ class SearchQA(ToolEnv):
         plan = plan_searches(question, titles, lambda title: self._gold_texts.get(normalise_title(title), ""))
         assert self._max_turns is not None
         if self.turns_taken < min(len(plan), self._max_turns - 1):
-            call = ToolCall(id="", name="search", arguments=json.dumps({"query": plan[self.turns_taken]}))
+            query = json.dumps({"query": plan[self.turns_taken]}, ensure_ascii=False)  # no model copies escapes
+            call = ToolCall(id="", name="search", arguments=query)
             return Message(role="assistant", content="", tool_calls=(call,))
-        return Message(role="assistant", content=f"<answer> {self._expert_answer()} </answer>")
+        evidence = "" if self._is_lazy else str(self._task.data.get("evidence") or "")
+        return Message(role="assistant", content=f"{evidence} <answer> {self._expert_answer()} </answer>".lstrip())
 
     def _expert_answer(self) -> str:
         gold = texts(self._task.data.get("answers"))[0]

@@ -40,6 +40,8 @@ class Question:
     hops: int | None = None
     source: str = ""
     type: str = ""
+    evidence: str = ""
+    """The facts that lead to the answer, as a sentence or two; the expert states them before it answers."""
     context: tuple[Passage, ...] = ()
     """The passages that came with it, without ids."""
     gold: tuple[int, ...] = ()
@@ -79,6 +81,7 @@ def _read_plain(where: str, entry: Entry) -> Question:
         hops=hops,
         source=str(entry.get("source") or ""),
         type=str(entry.get("type") or ""),
+        evidence=str(entry.get("evidence") or ""),
     )
 
 

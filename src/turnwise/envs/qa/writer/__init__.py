@@ -1,0 +1,1 @@
+"""Writes training questions from a corpus: facts are read by patterns, and templates make questions of them."""

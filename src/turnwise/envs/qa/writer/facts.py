@@ -1,0 +1,263 @@
+"""Facts read from encyclopedic passages: who was born when and where, who directed a film, whose child a person is.
+
+Invariant: a fact is stated in its passage, and is given in the passage's own words.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from turnwise.envs.qa.writer import patterns
+from turnwise.rewards.retrieval import normalise_title
+from turnwise.tools.search.retrieval import Passage
+
+Kind = Literal["person", "film", "song", "album", "magazine", "place", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Date:
+    """`Date(text="11 November 875", order=(875, 11, 11))`."""
+
+    text: str
+    """As the passage writes it."""
+    order: tuple[int, int, int]
+    """Year, month and day; zeros where only the year is known."""
+
+    @property
+    def year(self) -> int:
+        return self.order[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What one passage states of its subject; None where it does not, or not plainly."""
+
+    passage: Passage
+    kind: Kind
+    born: Date | None = None
+    died: Date | None = None
+    birth_place: tuple[str, ...] = ()
+    """The place, then the same with its region: `("Hastings", "Hastings, Minnesota")`."""
+    death_place: tuple[str, ...] = ()
+    nationality: str | None = None
+    """`American`, of people and films."""
+    year: int | None = None
+    """When a work came out, or an organisation was founded."""
+    country: str | None = None
+    """Where a place lies."""
+    place_kind: str | None = None
+    director: str | None = None
+    """The only one, as written; so with the next three."""
+    composer: str | None = None
+    performer: str | None = None
+    father: str | None = None
+    mother: str | None = None
+    spouse: str | None = None
+    female: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The title without its qualifier."""
+        return strip_qualifier(self.passage.title)
+
+    @property
+    def nation(self) -> str | None:
+        """The country of the nationality: English and Scottish are of one."""
+        return None if self.nationality is None else patterns.DEMONYMS[self.nationality]
+
+    @property
+    def state(self) -> str | None:
+        return None if self.country is None else patterns.SAME_COUNTRY.get(self.country, self.country)
+
+
+class FactBook:
+    """The facts of a corpus, by passage and by name."""
+
+    def __init__(self, passages: Iterable[Passage]) -> None:
+        self.facts = [read_facts(passage) for passage in passages]
+        self.by_id = {one.passage.id: one for one in self.facts}
+
+    @cached_property
+    def _named(self) -> dict[str, list[Facts]]:
+        named: dict[str, list[Facts]] = {}
+        for one in self.facts:
+            for title in {normalise_title(one.passage.title), normalise_title(one.name)}:
+                named.setdefault(title, []).append(one)
+        return named
+
+    def find(self, name: str | None, kind: Kind) -> Facts | None:
+        """The passage of that kind under a name; None if there is none, or several about different subjects."""
+        if name is None:
+            return None
+        written = normalise_title(name)
+        listed = self._named.get(written) or self._named.get(normalise_title(patterns.RANK_BEFORE.sub("", name))) or []
+        found = [one for one in listed if one.kind == kind]
+        alike = {(one.born, one.died) for one in found}
+        return found[0] if len(alike) == 1 else None
+
+
+def strip_qualifier(title: str) -> str:
+    """`strip_qualifier("Haiducii (film)") == "Haiducii"`."""
+    return patterns.QUALIFIER.sub("", title)
+
+
+def read_facts(passage: Passage) -> Facts:
+    """All that the patterns find in a passage."""
+    text = " ".join(passage.text.replace("( ", "(").replace(" )", ")").split())
+    opening = text[:400]
+    if (
+        (place := patterns.PLACE.search(opening))
+        and not patterns.PERSON.search(opening)
+        and not patterns.FILM.search(opening)
+    ):
+        country = patterns.COUNTRY.search(opening[place.start() :])
+        return Facts(
+            passage=passage,
+            kind="place",
+            place_kind=place[1],
+            country=country[1] if country else None,
+            year=_founded(text),
+        )
+    film = patterns.FILM.search(opening)
+    if film or "(film)" in passage.title.lower() or patterns.FILM_NO_YEAR.search(opening):
+        return _read_film(passage, text, film)
+    if (song := patterns.SONG.search(opening)) and not patterns.PERSON.search(opening[: song.start() + 4]):
+        kind: Kind = "album" if song[1] == "album" else "song"
+        released = patterns.RELEASED.search(text)
+        return Facts(
+            passage=passage,
+            kind=kind,
+            performer=_only_name(text, patterns.PERFORMED),
+            composer=_only_name(text, patterns.MUSIC),
+            year=int(released[1]) if released else None,
+        )
+    if patterns.MAGAZINE.search(opening) and not patterns.PERSON.search(opening):
+        return Facts(passage=passage, kind="magazine", year=_founded(text))
+    return _read_person(passage, text)
+
+
+def _read_film(passage: Passage, text: str, film: re.Match[str] | None) -> Facts:
+    bare = patterns.FILM_NO_YEAR.search(text[:400])
+    released = patterns.RELEASED.search(text)
+    year = film[1] if film else released[1] if released else None
+    return Facts(
+        passage=passage,
+        kind="film",
+        year=int(year) if year else None,
+        nationality=(film[2] if film else None) or (bare[1] if bare else None),
+        director=_only_name(text, patterns.DIRECTED) or _only_name(text, patterns.WRITTEN_DIRECTED),
+        composer=_only_name(text, patterns.MUSIC),
+    )
+
+
+def _read_person(passage: Passage, text: str) -> Facts:
+    born, died, birth_place, death_place = _read_life(text)
+    nationality = patterns.PERSON.search(text[:500])
+    if born is None and died is None and nationality is None:
+        return Facts(passage=passage, kind="other", year=_founded(text))
+    if (later := patterns.BORN_LATER.search(text)) and not birth_place and later.start() < 600:
+        birth_place = _read_place(later[2])
+        born = born or (_read_date(later[1]) if later[1] else None)
+    if (later := patterns.DIED_LATER.search(text)) and not death_place:
+        death_place = _read_place(later[2])
+        died = died or (_read_date(later[1]) if later[1] else None)
+    if died is None and (then := patterns.DIED_THEN.search(text)):
+        died = _read_date(then[1])
+    father, mother = _read_parents(text)
+    she, he = patterns.SHE.search(text), patterns.HE.search(text)
+    female = None if she is None and he is None else he is None or (she is not None and she.start() < he.start())
+    wife, husband = patterns.WIFE_OF.search(text[:500]), patterns.HUSBAND_OF.search(text[:500])
+    spouse = _name_at(text, wife.end()) if wife else _name_at(text, husband.end()) if husband else None
+    if spouse is None and (married := patterns.SPOUSE.search(text)):
+        spouse = _name_at(text, married.end())
+    return Facts(
+        passage=passage,
+        kind="person",
+        born=born,
+        died=died,
+        birth_place=birth_place,
+        death_place=death_place,
+        nationality=nationality[1] if nationality else None,
+        father=father,
+        mother=mother,
+        spouse=spouse if spouse and " " in spouse else None,
+        female=True if wife else female,
+    )
+
+
+def _read_life(text: str) -> tuple[Date | None, Date | None, tuple[str, ...], tuple[str, ...]]:
+    """Birth, death and their places from the brackets behind a name."""
+    for inside in re.findall(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text[:300])[:3]:
+        if born := patterns.BORN.search(inside):
+            return _read_date(born[1]), None, _read_place(born[2] or ""), ()
+        if (dates := list(patterns.DATES.finditer(inside))) and len(dates) >= 2 and "reign" not in inside:
+            first, second = _read_date(dates[0][0]), _read_date(dates[1][0])
+            if first and second and 8 <= second.year - first.year <= 110:
+                return first, second, *_read_places(inside, dates[0], dates[1])
+    return None, None, (), ()
+
+
+def _read_parents(text: str) -> tuple[str | None, str | None]:
+    father = mother = None
+    if child := patterns.CHILD.search(text[:700]):
+        father = _name_at(text, child.end())
+        if father is not None:
+            rest = text[text.index(father, child.end()) + len(father) :]
+            if second := patterns.AND_MOTHER.match(rest):
+                mother = _name_at(rest, second.end())
+    if found := patterns.FATHER.search(text):
+        father = _name_at(text, found.end()) or father
+    if found := patterns.MOTHER.search(text):
+        mother = _name_at(text, found.end()) or mother
+    return father if father and " " in father else None, mother if mother and " " in mother else None
+
+
+def _read_places(inside: str, first: re.Match[str], second: re.Match[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of birth and death: `25 August 1719, Paris – 12 April 1806, Rouen`, or each place before its date."""
+    before, _, after = patterns.SEPARATOR.sub("|", inside[first.end() : second.start()], count=1).partition("|")
+    if behind := _read_place(before):
+        return behind, _read_place(inside[second.end() :])
+    ahead, later = _read_place(inside[: first.start()]), _read_place(after)
+    return (ahead, later) if ahead and later else ((), ())  # alone, it may be another name, or a language
+
+
+def _read_place(words: str) -> tuple[str, ...]:
+    found = patterns.PLACE_PART.match(re.sub(r"^ *(?:in|at|near) ", "", words.strip(" ,")))
+    if found is None or len(found[0]) < 3 or any(month in found[0] for month in patterns.MONTHS):
+        return ()
+    whole = found[0].strip(" ,")
+    first = whole.split(",")[0]
+    return (first, whole) if first != whole else (first,)
+
+
+def _read_date(words: str) -> Date | None:
+    year = re.search(r"\d{4}", words)
+    if year is None:
+        return None
+    month = next((place for place, name in enumerate(patterns.MONTHS, 1) if name in words), 0)
+    day = re.search(r"\b(\d{1,2})\b(?!\d)", words.replace(year[0], ""))
+    return Date(text=words.strip(), order=(int(year[0]), month, int(day[1]) if day and month else 0))
+
+
+def _founded(text: str) -> int | None:
+    found = patterns.FOUNDED.search(text)
+    return int(found[1]) if found else None
+
+
+def _only_name(text: str, before: re.Pattern[str]) -> str | None:
+    """The name behind a phrase, unless another is joined to it."""
+    found = before.search(text)
+    if found is None or (name := _name_at(text, found.end())) is None:
+        return None
+    rest = text[text.index(name, found.end()) + len(name) :]
+    return None if re.match(r",? (?:and|&|with) [A-Z]|, [A-Z][\w.]+ [A-Z][\w.]+(?:,| and)", rest) else name
+
+
+def _name_at(text: str, start: int) -> str | None:
+    found = patterns.FULL_NAME.match(text, start)
+    if found is None:
+        return None
+    name = found[1].rstrip("., ")
+    return name if len(name) > 2 and name not in patterns.DEMONYMS else None

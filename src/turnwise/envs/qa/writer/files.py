@@ -1,0 +1,91 @@
+"""Writes files of questions from a corpus: new ones by templates, or a folder's training questions with evidence.
+
+Invariant: no written question has the text of one that the folder has, or all supporting passages of one that must be
+avoided; the same arguments write the same bytes.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from turnwise.envs.qa.data import find_corpus, find_splits, read_questions
+from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.evidence import explain
+from turnwise.envs.qa.writer.facts import FactBook
+from turnwise.envs.qa.writer.questions import write_questions
+from turnwise.errors import EnvError
+from turnwise.rewards import normalise_answer
+from turnwise.tools.search.corpus import read_corpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A corpus, the training questions beside it, and the questions to avoid."""
+
+    book: FactBook
+    train: list[Question]
+    avoid: list[Question]
+
+
+def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
+    """A corpus file; or a folder with a corpus, whose splits other than `train` are avoided besides `avoid`."""
+    splits: dict[str, list[Question]] = {}
+    if corpus.is_dir():
+        folder, found = corpus, find_corpus(corpus)
+        if found is None:
+            raise EnvError(f"{folder} has no corpus.jsonl, corpus.jsonl.gz or corpus.parquet: give a folder with one")
+        corpus = found
+        splits = {split: read_questions(files, contexts=False) for split, files in find_splits(folder).items()}
+    train = splits.pop("train", [])
+    held_out = [question for listed in splits.values() for question in listed]
+    held_out += [question for file in avoid for question in read_questions(file, contexts=False)]
+    return Source(book=FactBook(read_corpus(corpus)), train=train, avoid=held_out)
+
+
+def write_new(source: Source, target: Path, *, count: int, seed: int = 0, take: slice = slice(None)) -> str:
+    """Writes new questions, of which `take` is a part, and returns a summary: `3 questions: 2 comparison, ...`."""
+    texts = {normalise_answer(question.text) for question in source.train}
+    written = write_questions(source.book, count=count, seed=seed, avoid=source.avoid)
+    kept = [question for question in written if normalise_answer(question.text) not in texts][take]
+    if not kept:
+        raise EnvError("the templates find no facts to ask about: they are for encyclopedic passages in English")
+    _write(target, kept)
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(one.type for one in kept).items()))
+    return f"{len(kept)} questions: {kinds}"
+
+
+def write_explained(source: Source, target: Path) -> str:
+    """Writes the folder's training questions again, with evidence where facts support their answers."""
+    if not source.train:
+        raise EnvError("there are no training questions to explain: give a folder that has train.jsonl")
+    explained = [replace(question, evidence=explain(question, source.book)[1]) for question in source.train]
+    _write(target, explained)
+    return f"{len(explained)} questions, {sum(bool(one.evidence) for one in explained)} of them with evidence"
+
+
+def to_entry(question: Question) -> dict[str, object]:
+    """A question in the plain form that `search_qa` reads."""
+    entry: dict[str, object] = {
+        "id": question.id,
+        "source": question.source,
+        "question": question.text,
+        "answers": list(question.answers),
+        "supporting_titles": list(question.supporting_titles),
+        "supporting_ids": list(question.supporting_ids),
+        "hops": question.hops,
+        "type": question.type,
+        "evidence": question.evidence,
+    }
+    return {key: value for key, value in entry.items() if value not in (None, "")}
+
+
+def _write(target: Path, questions: Iterable[Question]) -> None:
+    lines = "".join(json.dumps(to_entry(one), ensure_ascii=False) + "\n" for one in questions)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix == ".gz":
+        target.write_bytes(gzip.compress(lines.encode(), mtime=0))  # without the time: the same questions, same bytes
+    else:
+        target.write_text(lines, encoding="utf-8")

@@ -1,0 +1,330 @@
+"""Multi-hop questions, by templates from the facts of an encyclopedic corpus, as 2WikiMultihopQA was made.
+
+Four kinds: `compositional` (an attribute of the director of a film), `inference` (a grandfather, through the father),
+`comparison` (which of two is older), `bridge_comparison` (whose director is). Invariant: the answer follows from the
+supporting passages, which are exactly those needed, and the same seed writes the same questions.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+from typing import TypeAlias
+
+from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.facts import FactBook, Facts, strip_qualifier
+from turnwise.envs.qa.writer.templates import (
+    ATTRIBUTES,
+    DIRECTOR,
+    DIRECTORS,
+    INFERENCES,
+    MARRIED,
+    PEOPLE,
+    RELATIONS,
+    SAME_DIRECTORS,
+    SAME_FILM_NATION,
+    SAME_NATION,
+    SAME_PLACE,
+    WORKS,
+    Contest,
+    Relation,
+)
+from turnwise.rewards import normalise_answer
+from turnwise.seeds import derive_seed
+
+SOURCE = "written"
+"""The `source` of written questions, by which results are grouped."""
+
+Pair: TypeAlias = tuple[Facts, Facts]
+"""A film and its director."""
+
+_MOST_REPEATS = 1000
+"""Rejected drafts in a row after which a kind has run out."""
+SHARES = {"compositional": 0.42, "inference": 0.03, "comparison": 0.3, "bridge_comparison": 0.25}
+"""The share of each kind, as far as the corpus has enough."""
+
+
+def write_questions(
+    book: FactBook, *, count: int, seed: int = 0, avoid: Sequence[Question] = (), title_case: float = 0.8
+) -> list[Question]:
+    """At most `count` questions, none with the text of one to `avoid` or with all of its supporting passages.
+
+    `title_case` is the share whose titles are written Like This, as most of 2WikiMultihopQA's are.
+    """
+    taken = {frozenset(question.supporting_ids) for question in avoid}
+    asked = {normalise_answer(question.text) for question in avoid}
+    kept: list[Question] = []
+    makers = {
+        "compositional": _write_compositional,
+        "inference": _write_inferences,
+        "comparison": _write_comparisons,
+        "bridge_comparison": _write_bridges,
+    }
+    for kind, write in makers.items():
+        rng = random.Random(derive_seed(seed, kind))
+        drafts = write(book, rng, _Titles(rng, title_case))
+        kept += islice(_fresh(drafts, taken, asked), round(SHARES[kind] * count))
+    random.Random(derive_seed(seed, "order")).shuffle(kept)
+    return [_with_id(question, f"{SOURCE}-{seed}-{place:05d}") for place, question in enumerate(kept)]
+
+
+def _fresh(drafts: Iterator[Question], taken: set[frozenset[str]], asked: set[str]) -> Iterator[Question]:
+    """The drafts that may be asked, until too many in a row may not: a small corpus runs out."""
+    repeated = 0
+    for question in drafts:
+        text = normalise_answer(question.text)
+        repeated += 1
+        if text not in asked and not _includes_any(question.supporting_ids, taken):
+            asked.add(text)
+            repeated = 0
+            yield question
+        if repeated > _MOST_REPEATS:
+            return
+
+
+def _includes_any(ids: Sequence[str], taken: set[frozenset[str]]) -> bool:
+    """Whether these include all supporting passages of a question to avoid: two of the four of a bridge, say."""
+    parts = (part for size in range(1, len(ids) + 1) for part in combinations(ids, size))
+    return any(frozenset(part) in taken for part in parts)
+
+
+class _Titles:
+    """How titles are written in questions."""
+
+    def __init__(self, rng: random.Random, title_case: float) -> None:
+        self._rng, self._share = rng, title_case
+
+    def of(self, *facts: Facts) -> list[str]:
+        raised = self._rng.random() < self._share
+        return [one.passage.title.title() if raised else one.passage.title for one in facts]
+
+
+def _write_compositional(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
+    chances = [
+        (subject, relation, person, attribute)
+        for subject, relation, person in find_links(book)
+        for attribute in ATTRIBUTES.values()
+        if attribute.read(person)
+    ]
+    rng.shuffle(chances)
+    for subject, relation, person, attribute in chances:
+        answers = attribute.read(person)
+        (title,) = titles.of(subject)
+        if any(normalise_answer(answer) == normalise_answer(subject.name) for answer in answers):
+            continue
+        meant = rng.choice(relation.ask).format(title)
+        tell = attribute.tell.format(person.name, answers[0])
+        yield _question(
+            rng.choice(attribute.ask)
+            .format(meant)
+            .replace(" 's birthday", "'s birthday" if "'s " in meant else " 's birthday"),
+            answers,
+            (subject, person),
+            kind="compositional",
+            evidence=f"{relation.tell.format(subject.name, person.name)} {tell}",
+        )
+
+
+def find_links(book: FactBook) -> Iterator[tuple[Facts, Relation, Facts]]:
+    """Every relation from one passage to the person of another."""
+    return find_links_of(book.facts, book)
+
+
+def find_links_of(subjects: Iterable[Facts], book: FactBook) -> Iterator[tuple[Facts, Relation, Facts]]:
+    """The same, from these passages alone."""
+    for subject in subjects:
+        married = () if subject.female is None else (MARRIED[subject.female],)
+        for relation in (*RELATIONS, *married):
+            if relation.kind in (None, subject.kind):
+                person = book.find(getattr(subject, relation.name), "person")
+                if person is not None and person.passage.title != subject.passage.title:
+                    yield subject, relation, person
+
+
+def _write_inferences(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
+    chances = [
+        (subject, relation, person, further)
+        for subject, relation, person in find_links(book)
+        for further in ("father", "mother")
+        if (relation.name, further) in INFERENCES and getattr(person, further) is not None
+    ]
+    rng.shuffle(chances)
+    for subject, relation, person, further in chances:
+        (title,), answer = titles.of(subject), str(getattr(person, further))
+        wanted = INFERENCES[relation.name, further]
+        asked = rng.choice((f"Who is {title}'s {wanted}?", f"Who is the {wanted} of {title}?"))
+        told = f"{relation.tell.format(subject.name, person.name)} The {further} of {person.name} is {answer}."
+        yield _question(asked, (answer,), (subject, person), kind="inference", evidence=told)
+
+
+def _write_comparisons(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
+    def of_kind(kind: str) -> list[Facts]:
+        return [one for one in book.facts if one.kind == kind]
+
+    people, films, albums, places = map(of_kind, ("person", "film", "album", "place"))
+    sources: list[tuple[float, Iterator[Question | None]]] = [
+        (6.0, _contests(people, PEOPLE, rng, titles)),
+        (3.0, _contests(films, _work_contests("film"), rng, titles)),
+        (0.3, _contests(albums, _work_contests("album"), rng, titles)),
+        (2.5, _sames(people, SAME_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
+        (1.0, _sames(films, SAME_FILM_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
+        (3.0, _sames(places, SAME_PLACE, lambda one: one.state, "{} is in {}.", "country", rng, titles)),
+    ]
+    yield from _mix(sources, rng)
+
+
+def _mix(sources: list[tuple[float, Iterator[Question | None]]], rng: random.Random) -> Iterator[Question]:
+    """Draws from endless sources by weight; None is a failed draw, and many in a row end it."""
+    weights = [weight for weight, _ in sources]
+    failures = 0
+    while failures < 1000:
+        (source,) = rng.choices([source for _, source in sources], weights)
+        drawn = next(source, None)
+        failures = failures + 1 if drawn is None else 0
+        if drawn is not None:
+            yield drawn
+
+
+def _work_contests(word: str) -> tuple[Contest, ...]:
+    return tuple(
+        Contest(
+            ask=tuple(one.replace("#", word) for one in ask),
+            tell="{} came out in {}.",
+            read=lambda one: one.year,
+            first=first,
+        )
+        for ask, first in WORKS
+    )
+
+
+def _contests(
+    entrants: Sequence[Facts], contests: Sequence[Contest], rng: random.Random, titles: _Titles
+) -> Iterator[Question | None]:
+    able = [[one for one in entrants if contest.read(one) is not None] for contest in contests]
+    weights = [len(contest.ask) if len(able[place]) > 1 else 0 for place, contest in enumerate(contests)]
+    while any(weights):
+        (place,) = rng.choices(range(len(contests)), weights)
+        contest, pair = contests[place], rng.sample(able[place], 2)
+        numbers = [contest.read(one) for one in pair]
+        if numbers[0] == numbers[1] or pair[0].name == pair[1].name:
+            yield None
+            continue
+        written = titles.of(*pair)
+        won = numbers.index((min if contest.first else max)(numbers))  # type: ignore[type-var]  # none is None
+        told = " ".join(contest.tell.format(one.name, number) for one, number in zip(pair, numbers, strict=True))
+        yield _question(
+            rng.choice(contest.ask).format(*written),
+            _spellings(written[won], pair[won]),
+            tuple(pair),
+            kind="comparison",
+            evidence=told,
+        )
+
+
+def _sames(
+    entrants: Sequence[Facts],
+    ask: Sequence[str],
+    group: Callable[[Facts], str | None],
+    tell: str,
+    shown: str,
+    rng: random.Random,
+    titles: _Titles,
+) -> Iterator[Question | None]:
+    """Yes-no questions, as many of each answer."""
+    able = [one for one in entrants if group(one) is not None]
+    by_group: dict[str, list[Facts]] = {}
+    for one in able:
+        by_group.setdefault(str(group(one)), []).append(one)
+    while len(by_group) > 1:
+        first = rng.choice(able)
+        alike = rng.random() < 0.5
+        second = rng.choice(by_group[str(group(first))] if alike else able)
+        while not alike and group(second) == group(first):
+            second = rng.choice(able)
+        if first is second:
+            yield None
+            continue
+        told = " ".join(tell.format(one.name, getattr(one, shown)) for one in (first, second))
+        text = rng.choice(ask).format(*titles.of(first, second))
+        yield _question(text, ("yes" if alike else "no",), (first, second), kind="comparison", evidence=told)
+
+
+def _write_bridges(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
+    pairs = [(film, person) for film, relation, person in find_links(book) if relation is DIRECTOR]
+    sources: list[tuple[float, Iterator[Question | None]]] = [
+        (3.0, _bridge_contests(pairs, rng, titles)),
+        (1.0, _bridge_sames(pairs, rng, titles)),
+    ]
+    yield from _mix(sources, rng) if len(pairs) > 1 else ()
+
+
+def _bridge_contests(pairs: Sequence[Pair], rng: random.Random, titles: _Titles) -> Iterator[Question | None]:
+    able = [[pair for pair in pairs if contest.read(pair[1]) is not None] for contest in DIRECTORS]
+    weights = [len(contest.ask) if len(able[place]) > 1 else 0 for place, contest in enumerate(DIRECTORS)]
+    while any(weights):
+        (place,) = rng.choices(range(len(DIRECTORS)), weights)
+        contest, chosen = DIRECTORS[place], rng.sample(able[place], 2)
+        numbers = [contest.read(person) for _, person in chosen]
+        if numbers[0] == numbers[1] or not _apart(chosen):
+            yield None
+            continue
+        written = titles.of(chosen[0][0], chosen[1][0])
+        won = numbers.index((min if contest.first else max)(numbers))  # type: ignore[type-var]  # none is None
+        told = [
+            f"{film.name} was directed by {person.name}, {contest.tell.format(number)}."
+            for (film, person), number in zip(chosen, numbers, strict=True)
+        ]
+        answers = _spellings(written[won], chosen[won][0])
+        yield _bridge(rng.choice(contest.ask).format(*written), answers, chosen, " ".join(told))
+
+
+def _bridge_sames(pairs: Sequence[Pair], rng: random.Random, titles: _Titles) -> Iterator[Question | None]:
+    able = [pair for pair in pairs if pair[1].nation is not None]
+    by_nation: dict[str | None, list[Pair]] = {}
+    for pair in able:
+        by_nation.setdefault(pair[1].nation, []).append(pair)
+    while len(by_nation) > 1:
+        first, alike = rng.choice(able), rng.random() < 0.5
+        second = rng.choice(by_nation[first[1].nation] if alike else able)
+        while not alike and second[1].nation == first[1].nation:
+            second = rng.choice(able)
+        if not _apart([first, second]):
+            yield None
+            continue
+        told = [
+            f"{film.name} was directed by {person.name}, who is {person.nationality}."
+            for film, person in (first, second)
+        ]
+        text = rng.choice(SAME_DIRECTORS).format(*titles.of(first[0], second[0]))
+        yield _bridge(text, ("yes" if alike else "no",), [first, second], " ".join(told))
+
+
+def _apart(chosen: Sequence[Pair]) -> bool:
+    return len({one.passage.title for pair in chosen for one in pair}) == 4
+
+
+def _bridge(text: str, answers: Sequence[str], chosen: Sequence[Pair], evidence: str) -> Question:
+    supporting = (chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1])
+    return _question(text, answers, supporting, kind="bridge_comparison", evidence=evidence)
+
+
+def _spellings(written: str, one: Facts) -> tuple[str, ...]:
+    """The title without its qualifier, as 2WikiMultihopQA answers, then as the question has it, and as it is."""
+    return tuple(dict.fromkeys((strip_qualifier(written), written, one.passage.title, one.name)))
+
+
+def _question(text: str, answers: Sequence[str], supporting: Sequence[Facts], *, kind: str, evidence: str) -> Question:
+    return Question(
+        text=text,
+        answers=tuple(dict.fromkeys(answer for answer in answers if normalise_answer(answer))),
+        supporting_titles=tuple(one.passage.title for one in supporting),
+        supporting_ids=tuple(one.passage.id for one in supporting),
+        hops=len(supporting),
+        source=SOURCE,
+        type=kind,
+        evidence=evidence,
+    )
+
+
+def _with_id(question: Question, name: str) -> Question:
+    return replace(question, id=name)

@@ -1,0 +1,146 @@
+"""Questions by templates: facts are read as written, answers follow from them, and nothing held out is used."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tiny_encyclopedia import CORPUS, TEXTS
+from turnwise.envs.qa.env import SearchQA
+from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.evidence import explain
+from turnwise.envs.qa.writer.facts import FactBook, read_facts
+from turnwise.envs.qa.writer.questions import SHARES, write_questions
+from turnwise.rewards import exact_match, final_answer
+from turnwise.tools.search.retrieval import Passage
+
+
+@pytest.fixture(scope="module")
+def book() -> FactBook:
+    return FactBook(CORPUS)
+
+
+def facts_of(title: str):
+    return read_facts(Passage(id="p", title=title, text=TEXTS[title]))
+
+
+def test_lives_are_read_as_they_are_written():
+    gance, stemmle = facts_of("Abel Gance"), facts_of("Robert A. Stemmle")
+    assert gance.born.text == "25 October 1889"
+    assert gance.died.order == (1981, 11, 10)
+    assert gance.birth_place == ("Paris",)
+    assert gance.nationality == "French"
+    assert (stemmle.birth_place, stemmle.death_place) == (("Magdeburg",), ("Baden-Baden",))
+    assert (stemmle.father, stemmle.mother) == ("Otto Stemmle", "Clara Winter")
+
+
+def test_dates_without_a_dash_between_them_are_told_apart():
+    joined = facts_of("Joined Up")
+    assert (joined.born.text, joined.died.text) == ("October 16, 1912", "October 20, 2009")
+
+
+def test_works_and_places_are_read():
+    film = facts_of("Paris Nights (film)")
+    assert (film.kind, film.year, film.director, film.nationality) == ("film", 1937, "Abel Gance", "French")
+    assert facts_of("The Lamp").nation == "Germany"
+    assert facts_of("Two Roads").director is None, "there are two"
+    assert facts_of("Abel Gance").kind == "person", "a film director is no film"
+    assert [facts_of(title).country for title in ("Shaneh", "Belprahon", "Weabonga")] == [
+        "Iran",
+        "Switzerland",
+        "Australia",
+    ]
+
+
+def test_a_name_of_two_people_leads_nowhere():
+    twins = [replace(CORPUS[3], id="x"), replace(CORPUS[3], id="y", text=TEXTS["Otto Stemmle"])]
+    assert FactBook([*twins]).find("Abel Gance", "person") is None
+    same = [replace(CORPUS[3], id="x"), replace(CORPUS[3], id="y")]
+    assert FactBook([*same]).find("Abel Gance", "person") is not None
+
+
+def test_every_kind_is_written_and_every_answer_follows(book):
+    questions = write_questions(book, count=400)
+    assert {question.type for question in questions} == set(SHARES)
+    ended = [one for one in questions if "The Lamp" in one.text and (" die?" in one.text or "of death" in one.text)]
+    assert ended
+    assert {one.answers for one in ended} <= {("24 February 1974",), ("Baden-Baden",)}
+    older = [one for one in questions if "director" in one.text and "older" in one.text and one.hops == 4]
+    assert older
+    assert {one.answers[0] for one in older} == {"Paris Nights"}, "without what tells it from others"
+    assert "Abel Gance, born in 1889" in older[0].evidence
+    for question in questions:
+        assert explain(question, book)[0] != "contradicted", question
+        assert set(question.supporting_ids) <= book.by_id.keys()
+        assert len(set(question.supporting_ids)) == question.hops
+        told = [book.by_id[name].passage.title.casefold() for name in question.supporting_ids]
+        assert any(title in question.text.casefold() for title in told)
+
+
+def test_a_grandfather_is_found_through_the_father(book):
+    found = [one for one in write_questions(book, count=400) if one.type == "inference" and "grandfather" in one.text]
+    assert found
+    assert {one.answers for one in found} == {("Karl Stemmle",)}
+    assert {one.supporting_titles for one in found} == {("Robert A. Stemmle", "Otto Stemmle")}
+
+
+def test_yes_and_no_are_as_likely(book):
+    lakes = [
+        Passage(id=f"v{n}", title=f"Village {n}", text=f"Village {n} is a village in {'Iran' if n % 2 else 'Poland'}.")
+        for n in range(60)
+    ]
+    asked = [one for one in write_questions(FactBook(lakes), count=2000) if one.answers[0] in ("yes", "no")]
+    share = sum(one.answers == ("yes",) for one in asked) / len(asked)
+    assert len(asked) > 300
+    assert 0.4 < share < 0.6
+
+
+def test_what_is_held_out_is_neither_asked_nor_asked_about(book):
+    whole = write_questions(book, count=400)
+    held_out = [one for one in whole if one.type == "compositional" and "director" in one.text][:1]
+    kept = write_questions(book, count=400, avoid=held_out)
+    gold = frozenset(held_out[0].supporting_ids)
+    assert any(frozenset(one.supporting_ids) == gold for one in whole)
+    assert any(gold < frozenset(one.supporting_ids) for one in whole), "a bridge goes by both of them, too"
+    assert not any(gold <= frozenset(one.supporting_ids) for one in kept)
+    by_text = [Question(text=held_out[0].text.upper(), answers=("x",))]
+    assert held_out[0].text not in {one.text for one in write_questions(book, count=400, avoid=by_text)}
+
+
+def test_a_seed_writes_the_same_and_another_something_else(book):
+    first, again, other = (write_questions(book, count=60, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert [one.text for one in first] != [one.text for one in other]
+    assert len({one.id for one in first}) == len(first)
+    assert len({one.text for one in first}) == len(first)
+
+
+def test_evidence_is_given_only_where_it_comes_to_the_gold_answer(book):
+    asked = Question(
+        text="When did the director of film The Lamp die?",
+        answers=("24 February 1974",),
+        supporting_ids=("p1", "p4"),
+        source="2wiki",
+        type="compositional",
+    )
+    verdict, evidence = explain(asked, book)
+    assert verdict == "explained"
+    assert evidence == "The Lamp was directed by Robert A. Stemmle. Robert A. Stemmle died on 24 February 1974."
+    assert explain(replace(asked, answers=("1 May 1974",)), book) == ("contradicted", "")
+    assert explain(replace(asked, text="Where did the director of film The Lamp work?"), book) == ("unknown", "")
+
+
+def test_the_expert_tells_its_evidence_before_it_answers(book):
+    question = next(one for one in write_questions(book, count=400) if one.type == "bridge_comparison")
+    env = SearchQA(questions=[question, replace(question, id="other")], corpus=CORPUS, cache="off")
+
+    async def play() -> str:
+        await env.reset(env.tasks("train")[0], 0)
+        while True:
+            message = env.expert()
+            if (await env.step(message)).done:
+                return message.content
+
+    said = asyncio.run(play())
+    assert said.startswith(f"{question.evidence} <answer>")
+    assert exact_match(final_answer(said), question.answers)
