@@ -38,6 +38,12 @@ def one_line(call):
     return line
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test reads or fills the user's own cache."""
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def saved(tmp_path):
     loaded = load()
@@ -203,6 +209,41 @@ def test_gguf_loads_trains_and_saves_like_any_model(tmp_path):
     assert ids[-1] == loaded.tokenizer.eos_token_id == original.tokenizer.eos_token_id
     assert AutoTokenizer.from_pretrained(tmp_path / "saved").encode(text) == ids
     load_weights(loaded.model, tmp_path / "saved")
+
+
+def test_gguf_is_converted_once_for_each_file_and_type(tmp_path, monkeypatch):
+    pytest.importorskip("gguf")
+    original = load()
+    file = tmp_path / "tiny.gguf"
+    write_gguf(original.model, original.tokenizer, file)
+    settings = ModelSettings(name=str(file))
+    first = load(settings)
+    (kept,) = (tmp_path / "cache" / "models").iterdir()
+    assert kept.name.startswith("tiny-float32-")
+    with monkeypatch.context() as patched:
+        patched.setattr(models, "_dense", lambda options: pytest.fail("read anew") if options else {})
+        again = load(settings)
+    for name, weight in first.model.named_parameters():
+        assert torch.equal(weight, again.model.get_parameter(name)), name
+    assert again.tokenizer.eos_token == first.tokenizer.eos_token
+    assert again.tokenizer.chat_template == first.tokenizer.chat_template
+    assert again.tokenizer.encode("What is x?") == first.tokenizer.encode("What is x?")
+    with torch.no_grad():
+        original.model.get_output_embeddings().weight.mul_(2)
+    write_gguf(original.model, original.tokenizer, file)
+    changed = load(settings)
+    assert len(list((tmp_path / "cache" / "models").iterdir())) == 2
+    weights = [one.model.get_output_embeddings().weight for one in (first, changed)]
+    assert not torch.equal(*weights), "another file of the same name is another model"
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_alone(tmp_path, caplog):
+    pytest.importorskip("gguf")
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    original = load()
+    write_gguf(original.model, original.tokenizer, tmp_path / "tiny.gguf")
+    assert load(ModelSettings(name=str(tmp_path / "tiny.gguf"))).context_limit == original.context_limit
+    assert "set TURNWISE_CACHE to a folder with room for it" in caplog.text
 
 
 def test_broken_gguf_is_one_line(tmp_path):

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from turnwise.errors import ModelError
+from turnwise.models.gguf_cache import converted_folder, is_converted, keep_conversion
 from turnwise.models.lora import (
     add_lora,
     has_lora,
@@ -135,9 +136,12 @@ def require_context(model_context: int, asked: int) -> None:
 
 def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     path = Path(settings.name).expanduser()
+    converted: Path | None = None
     if path.suffix.lower() == ".gguf":
         _require_gguf(path)
-        source, options = str(path.parent), {"gguf_file": path.name}
+        converted = converted_folder(path, settings.dtype)
+        known = is_converted(converted)
+        source, options = (str(converted), {}) if known else (str(path.parent), {"gguf_file": path.name})
     else:
         source, options = _require_pretrained("model.name", settings.name, "config.json"), {}
     tokenizer = _load_tokenizer(settings.tokenizer) if settings.tokenizer else _load_tokenizer(source, **options)
@@ -152,6 +156,8 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
     if options and settings.tokenizer is None and model.config.eos_token_id is not None:
         # transformers 5.17 reads a GGUF's end token off the begin token's field, in the tokenizer alone.
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    if options and converted is not None and settings.tokenizer is None:
+        keep_conversion(converted, lambda folder: save_model(model, tokenizer, folder))
     return model, tokenizer
 
 
