@@ -30,7 +30,7 @@ from tiny_runs import (
     weights,
 )
 from turnwise.config import ALGORITHMS, load_config
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import ConfigError, ModelError, RunError
 from turnwise.runs import RunDirectory, load_state, read_trajectories
 from turnwise.runs.findings import read_findings
 from turnwise.stability import monitor
@@ -592,3 +592,22 @@ def test_a_split_without_tasks_fails_before_the_run_begins(tmp_path, monkeypatch
     with pytest.raises(ConfigError, match=r"sft\.split: the environment has no tasks in 'none'"):
         run_training(config, tmp_path / "run", env=Signals(), display=Silent())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["learner.learner.Learner.learn", "engines.local.runner.ModelRunner.decode"])
+def test_a_device_that_is_full_is_one_line_that_says_what_to_lower(where, tmp_path, monkeypatch):
+    def fail(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 72.00 MiB.")
+
+    monkeypatch.setattr(f"turnwise.{where}", fail)
+    with pytest.raises(ModelError, match=r"^the device is out of memory: lower learner\.[^\n]*--resume$"):
+        run_tiny(tmp_path / "run")
+
+
+def test_what_fits_the_device_may_change_when_a_run_goes_on(tmp_path):
+    run_tiny(tmp_path / "run", steps=1)
+    fitted = {"learner": {"tokens_per_microbatch": 64, "checkpointing": True}, "engine": {"slots": 2}}
+    again = run_tiny(tmp_path / "run", steps=2, resume=True, **fitted)
+    assert [record["step"] for record in records(again, "train")] == [1, 2]
+    with pytest.raises(RunError, match=r"learner\.epochs is 2 now and was 1"):
+        run_tiny(tmp_path / "run", steps=3, resume=True, learner={"epochs": 2})

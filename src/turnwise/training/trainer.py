@@ -39,12 +39,13 @@ from turnwise.stability import Controller, Decision, Information, measure_health
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.launch import single_process
+from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
 
-MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks")
-"""What a resumed run may change without becoming another run."""
+MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", *MEMORY_SETTINGS)
+"""What a resumed run may change without becoming another run: its length, and what fits its device."""
 
 
 def run_training(
@@ -89,7 +90,8 @@ def run_training(
         with ledger.spend("prepare"):
             observers.on_run_begin(config, directory)
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
-        runner.run(Trainer(config, parts, learners, directory, recorder).run())
+        with one_line_out_of_memory():
+            runner.run(Trainer(config, parts, learners, directory, recorder).run())
     return directory
 
 

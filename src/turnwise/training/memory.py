@@ -1,0 +1,41 @@
+"""A device that runs out of memory: one line that says what to lower, and settings that a resumed run may lower.
+
+Invariant: these settings change the order of sums, and so their last digits, but not what is computed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from turnwise.errors import ModelError
+
+MEMORY_SETTINGS = (
+    "sft.tokens_per_microbatch",
+    "sft.compile",
+    "learner.tokens_per_microbatch",
+    "learner.compile",
+    "learner.checkpointing",
+    "engine",
+)
+_ADVICE = (
+    "the device is out of memory: lower learner.tokens_per_microbatch (in the cold start, sft.tokens_per_microbatch) "
+    "or engine.slots, set learner.checkpointing, or end other programs there; then continue with --resume"
+)
+
+
+@contextmanager
+def one_line_out_of_memory() -> Iterator[None]:
+    """Turns a full device into a one-line error, even where every episode of a rollout reports it."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, ExceptionGroup) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise ModelError(_ADVICE) from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_out_of_memory, error.exceptions))
+    return isinstance(error, torch.OutOfMemoryError)
