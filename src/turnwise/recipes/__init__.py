@@ -18,6 +18,7 @@ _GROUPS = {
     "Search in the embedded encyclopedia, on a CPU": ("encyclopedia",),
     "Search in documents of your own": ("multihop", "search"),
     "Games: StarPO and StarPO-S": ("starpo",),
+    "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games", "bench"),
 }
 """What `turnwise recipes` lists together, by the first word of a recipe's name."""

@@ -61,9 +61,11 @@ def write_explained(source: Source, target: Path) -> str:
     """Writes the folder's training questions again, with evidence where facts support their answers."""
     if not source.train:
         raise EnvError("there are no training questions to explain: give a folder that has train.jsonl")
-    explained = [replace(question, evidence=explain(question, source.book)[1]) for question in source.train]
-    _write(target, explained)
-    return f"{len(explained)} questions, {sum(bool(one.evidence) for one in explained)} of them with evidence"
+    found = [explain(question, source.book) for question in source.train]
+    _write(target, (replace(one, evidence=evidence) for one, (_, evidence) in zip(source.train, found, strict=True)))
+    counts = Counter(verdict for verdict, _ in found)
+    explained, contradicted = counts["explained"], counts["contradicted"]
+    return f"{len(found)} questions, {explained} with evidence; facts contradict the answers of {contradicted}"
 
 
 def to_entry(question: Question) -> dict[str, object]:

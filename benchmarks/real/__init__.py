@@ -1,0 +1,1 @@
+"""Figures of runs on pretrained models, read from the runs' own files: `python -m benchmarks.real`."""

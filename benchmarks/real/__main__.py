@@ -1,0 +1,75 @@
+"""Prints the figures of runs on pretrained models as JSON.
+
+python -m benchmarks.real curve runs/sft runs/rl --steps 29:40
+python -m benchmarks.real answers BEFORE.parquet AFTER.parquet --written written.jsonl.gz --train train.jsonl.gz
+python -m benchmarks.real reach data/multihop
+python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _make_parser().parse_args(arguments)
+    json.dump(_measure(options), sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.real", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    curve = commands.add_parser("curve", help="curve, cold start and seconds of one experiment")
+    curve.add_argument("runs", nargs="+", type=Path, help="its run directories, in order")
+    curve.add_argument("--steps", type=_range, metavar="FIRST:LAST", help="the steps to take medians of")
+    answers = commands.add_parser("answers", help="two evaluations of the same questions, compared")
+    answers.add_argument("before", type=Path, help="a run's trajectories/evaluate-*.parquet")
+    answers.add_argument("after", type=Path)
+    answers.add_argument("--written", nargs="*", type=Path, default=[], help="files of written training questions")
+    answers.add_argument("--take", type=int, metavar="N", help="only the first N of the last written file")
+    answers.add_argument("--train", nargs="*", type=Path, default=[], help="files of real training questions")
+    reach = commands.add_parser("reach", help="held-out questions that the writer would use if it did not avoid them")
+    reach.add_argument("folder", type=Path, help="a folder with a corpus and questions")
+    reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
+    lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
+    lake.add_argument("file", type=Path, help="a run's trajectories/evaluate-*.parquet")
+    return parser
+
+
+def _measure(options: argparse.Namespace) -> dict[str, object]:
+    if options.command == "curve":
+        from benchmarks.real.curve import read_records, summarise_run
+
+        return summarise_run([read_records(run) for run in options.runs], options.steps)
+    if options.command == "frozen-lake":
+        from benchmarks.real.frozen_lake import check_episodes
+
+        return check_episodes(options.file)
+    if options.command == "reach":
+        from benchmarks.real.reach import measure_reach
+
+        return dict(measure_reach(options.folder, options.count))
+    from benchmarks.real.answers import compare_answers, measure_overlap, read_answers, read_supporting
+
+    answers = read_answers(options.before, options.after)
+    found = compare_answers(answers)
+    if options.written:
+        files = [read_supporting(file) for file in options.written]
+        files[-1] = files[-1][: options.take]
+        written = [ids for file in files for ids in file]
+        real = [ids for file in options.train for ids in read_supporting(file)]
+        found["overlap"] = measure_overlap(answers, written, real)
+    return found
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition(":")
+    return range(int(first), int(last) + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

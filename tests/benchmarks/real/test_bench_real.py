@@ -1,0 +1,117 @@
+"""Figures of real runs come from the runs' own files, by one command each."""
+
+import asyncio
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.real.__main__ import main
+from benchmarks.real.answers import Answered, compare_answers, measure_overlap
+from tiny_runs import SFT, run_tiny
+from turnwise.envs.games.frozen_lake import FrozenLake
+
+
+def ask(source="2wiki", type="comparison", ids=("a", "b"), before=0.0, after=0.0, found=(False, True)):
+    return Answered(
+        source=source,
+        type=type,
+        supporting_ids=ids,
+        before=before,
+        after=after,
+        found_before=found[0],
+        found_after=found[1],
+    )
+
+
+def test_a_comparison_counts_what_was_won_and_lost():
+    answers = [ask(after=1.0)] * 6 + [ask(before=1.0)] + [ask(source="hotpot", type="bridge")] * 3
+    found = compare_answers(answers)
+    assert found["by_type"] == {
+        "2wiki comparison": {"questions": 7, "before": 0.143, "after": 0.857},
+        "hotpot": {"questions": 3, "before": 0.0, "after": 0.0},
+    }
+    paired = found["paired"]
+    assert (paired["won"], paired["lost"], paired["difference"]) == (6, 1, 0.5)
+    assert paired["low"] < 0.5 < paired["high"]
+    assert paired["mcnemar_exact_p"] == 0.125  # 2 · (1 + 7) / 2^7
+    assert found["all_supporting_passages_found"] == {
+        "before": 0.0,
+        "after": 1.0,
+        "success_when_found_before": 0.0,
+        "success_when_found_after": 0.6,
+    }
+
+
+def test_overlap_is_of_whole_sets_and_of_single_passages():
+    answers = [ask(ids=("a", "b"), after=1.0), ask(ids=("a", "z"), after=1.0), ask(ids=("y", "z"))]
+    found = measure_overlap(answers, written=[("a", "b", "c", "d")], real=[("q", "r")])
+    assert found["all_passages_in_one_written_question"] == {"questions": 1, "before": 0.0, "after": 1.0}
+    assert found["others"]["questions"] == 2
+    assert found["others"]["after"] == 0.5
+    assert found["no_passage_in_any_training_question"] == {"questions": 1, "before": 0.0, "after": 0.0}
+
+
+def test_the_curve_of_a_run_is_read_from_its_metrics(tmp_path, capsys):
+    run = run_tiny(tmp_path / "run", sft=SFT, steps=2)
+    assert main(["curve", str(run.path), "--steps", "2:2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["stage"], one["step"]) for one in found["curve"]][-1] == ("evaluate", 2)
+    assert found["sft"]["tokens"] > 0
+    assert found["train"]["steps"] == len(found["train"]["success"]) == 2
+    assert found["step_medians"]["steps"] == "2 to 2"
+    assert found["step_medians"]["time/update_seconds"] > 0
+
+
+def write_answers(file, solved):
+    task = {"data": {"source": "2wiki", "type": "comparison", "supporting_ids": ["a", "b"]}}
+    rows = [
+        {"task_id": f"q{place}", "task": json.dumps(task), "metrics": {"success": success, "gold_recall": 1.0}}
+        for place, success in enumerate(solved)
+    ]
+    metrics = pa.map_(pa.string(), pa.float64())
+    schema = pa.schema([("task_id", pa.string()), ("task", pa.string()), ("metrics", metrics)])
+    pq.write_table(
+        pa.Table.from_pylist([row | {"metrics": list(row["metrics"].items())} for row in rows], schema), file
+    )
+
+
+def test_answers_are_compared_by_question_and_with_training_files(tmp_path, capsys):
+    before, after, written = (tmp_path / name for name in ("before.parquet", "after.parquet", "written.jsonl.gz"))
+    write_answers(before, [0.0, 1.0, 0.0])
+    write_answers(after, [1.0, 1.0, 0.0])
+    written.write_bytes(gzip.compress(json.dumps({"supporting_ids": ["a", "b"]}).encode() + b"\n"))
+    assert main(["answers", str(before), str(after), "--written", str(written)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["paired"]["won"], found["paired"]["lost"]) == (1, 0)
+    assert found["overlap"]["all_passages_in_one_written_question"]["questions"] == 3
+    write_answers(after, [1.0])
+    with pytest.raises(SystemExit, match="not of the same questions"):
+        main(["answers", str(before), str(after)])
+
+
+def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, capsys):
+    """Two episodes of one reply each: the first names both places truly, the second neither."""
+    env = FrozenLake(size=4, slippery=True, test_tasks=512)
+    task = env.tasks("test")[0]
+
+    def reply(facts, action):
+        (a, b), (c, d) = facts
+        thought = f"<think>The player is at ({a}, {b}). The goal is at ({c}, {d}).</think>"
+        return {"action_text": f"{thought}<answer>{action}</answer><|im_end|>"}
+
+    game = env.spawn()
+    asyncio.run(game.reset(task, 7))
+    true, best = game.facts(), game.plan()[0]
+    worse = next(action for action in ("Up", "Down") if action != best)
+    replies = [reply((true["player"], true["goal"]), best), reply(((9, 9), (9, 9)), worse)]
+    rows = [{"task_id": task.id, "episode_seed": 7, "turns": [one]} for one in replies]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "episodes.parquet")
+    assert main(["frozen-lake", str(tmp_path / "episodes.parquet")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["thoughts_with_the_players_true_place"] == 0.5
+    assert found["thoughts_with_the_goals_true_place"] == 0.5
+    assert found["steps_as_the_solver"] == 0.5
+    assert 0 <= found["random_play_on_the_same_maps_and_slips"] <= 1
