@@ -94,7 +94,9 @@ def measure_overlap(
         for name in ids:
             containing.setdefault(name, set()).add(number)
     used = {name for ids in (*written, *real) for name in ids}
-    inside, outside, unused = [], [], []
+    inside: list[Answered] = []
+    outside: list[Answered] = []
+    unused: list[Answered] = []
     for one in answers:
         shared = set.intersection(*(containing.get(name, set()) for name in one.supporting_ids))
         (inside if shared else outside).append(one)

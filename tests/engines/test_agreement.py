@@ -143,6 +143,6 @@ def test_the_check_leaves_the_engines_cache_and_the_weights_alone():
         built.append(copied)
         return None
 
-    reason = find_disagreement(fused, model, build, context_limit=64, autocast=None)
+    reason = find_disagreement(fused, model, build, window=None, context_limit=64, autocast=None)
     assert reason is not None
     assert built[0] is not model

@@ -22,6 +22,10 @@ ERROR_RATIO, ERROR_SLACK = 2.5, 0.01
 """In half precision the forward may be as far from float32 as the model itself, times the one, plus the other."""
 _TOKENS = 48
 """Tokens of the check, unless a layer has a window: then enough to exceed it."""
+_MOST_TOKENS = 8192
+"""A window beyond this is not checked: the logits of all tokens must fit in memory."""
+_PRIVATE_WINDOWS = ("window_size", "attention_window_size")
+"""Config keys of windows that some families apply by themselves."""
 _LENGTH_STEP = 64
 """The engine reads keys in multiples of this, so a forward must ignore keys past the token."""
 
@@ -34,12 +38,16 @@ def find_disagreement(
     model: PreTrainedModel,
     build: BuildForward,
     *,
+    window: int | None,
     context_limit: int,
     autocast: torch.dtype | None,
 ) -> str | None:
-    """Why the forward must not be used with this model; None if it may. Restores the caller's autocast."""
+    """Why the forward must not be used with this model; None if it may.
+
+    `window` is the longest of its attention windows; `autocast` is the caller's, in force or not.
+    """
     device: torch.device = model.get_input_embeddings().weight.device
-    ids = _spread_ids(model, context_limit)  # [N]
+    ids = _spread_ids(model, window, context_limit)  # [N]
     with torch.autocast(device.type, enabled=False):
         exact, rebuilt = _float32_logits(model, build, ids)  # [3, V] each, on the CPU
     if rebuilt is None:
@@ -93,12 +101,13 @@ def _device_with_room(model: PreTrainedModel) -> torch.device:
     return device if 1.5 * needed < free else torch.device("cpu")
 
 
-def _spread_ids(model: PreTrainedModel, context_limit: int) -> torch.Tensor:
+def _spread_ids(model: PreTrainedModel, window: int | None, context_limit: int) -> torch.Tensor:
     """Ids strided over the vocabulary [N], on the CPU: neighbours in it, such as control tokens, are much alike."""
     config = model.config.get_text_config()
-    windows = [size for name, size in config.to_dict().items() if "window" in name and type(size) is int]
-    limit = min(context_limit, getattr(config, "max_position_embeddings", None) or context_limit)
-    count = max(3, min(max([_TOKENS, *(size + _TOKENS // 2 for size in windows)]), limit))
+    windows = [window, *(getattr(config, name, None) for name in _PRIVATE_WINDOWS)]
+    wanted = max([_TOKENS, *(size + _TOKENS // 2 for size in windows if size is not None)])
+    limit = min(context_limit, _MOST_TOKENS, getattr(config, "max_position_embeddings", None) or context_limit)
+    count = max(3, min(wanted, limit))
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids: torch.Tensor = (torch.arange(1, count + 1) * max(1, vocabulary // (count + 1))) % vocabulary
     return ids

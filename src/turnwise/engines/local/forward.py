@@ -41,6 +41,7 @@ class SampleRows(Protocol):
 def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, dtype: torch.dtype | None) -> Forward:
     """The fused forward if it agrees with the model's own, else the model's own. `dtype` is autocast's."""
     windows = read_windows(model)
+    window = max((size for size in windows.values() if size is not None), default=None)
 
     def build_fused(model: PreTrainedModel, cache: KVCache, dtype: torch.dtype | None) -> FusedForward | None:
         architecture = read_architecture(model, windows)
@@ -56,7 +57,9 @@ def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, 
     elif fused.refresh():
         reason = "its weights do not stay where they are in memory"
     else:
-        found = find_disagreement(fused, model, build_fused, context_limit=context_limit, autocast=dtype)
+        found = find_disagreement(
+            fused, model, build_fused, window=window, context_limit=context_limit, autocast=dtype
+        )
         if found is None:
             return fused
         reason = f"the fused forward does not reproduce the model: {found}"
