@@ -122,6 +122,14 @@ def test_an_ill_conditioned_model_keeps_the_fused_forward(monkeypatch):
     assert isinstance(fused, FusedForward)
 
 
+def test_a_models_own_forward_is_not_refused_for_how_it_rounds(monkeypatch):
+    """In half precision a mixture of experts may route a token elsewhere with a cache than without."""
+    monkeypatch.setattr(forward_module, "read_architecture", lambda *_: None)
+    monkeypatch.setattr("turnwise.engines.local.agreement.ERROR_RATIO", 0.0)
+    monkeypatch.setattr("turnwise.engines.local.agreement.ERROR_SLACK", 0.0)
+    assert isinstance(forward_of(make_model(), torch.bfloat16), HFForward)
+
+
 def test_an_unknown_family_is_the_reason(monkeypatch, caplog):
     monkeypatch.setattr(forward_module, "read_architecture", lambda *_: None)
     forward = forward_of(make_model())

@@ -34,7 +34,7 @@ BuildForward = Callable[[PreTrainedModel, KVCache, torch.dtype | None], Forward 
 
 
 def find_disagreement(
-    forward: Forward,
+    forward: Forward | None,
     model: PreTrainedModel,
     build: BuildForward,
     *,
@@ -42,7 +42,7 @@ def find_disagreement(
     context_limit: int,
     autocast: torch.dtype | None,
 ) -> str | None:
-    """Why the forward must not be used with this model; None if it may.
+    """Why the forward must not be used with this model; None if it may. Without `forward`, checks structure alone.
 
     `window` is the longest of its attention windows; `autocast` is the caller's, in force or not.
     """
@@ -55,7 +55,7 @@ def find_disagreement(
     difference = _distance(rebuilt, exact)
     if not difference <= TOLERANCE:
         return f"in float32 its logits are off by {difference:.2g} of the largest (at most {TOLERANCE:g})"
-    if (autocast or model.dtype) == torch.float32:
+    if forward is None or (autocast or model.dtype) == torch.float32:
         return None
     own_error = _distance(_own_logits(model, ids.to(device)), exact)
     error = _distance(_cached_logits(forward, ids.to(device)), exact)

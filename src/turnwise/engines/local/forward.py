@@ -21,6 +21,9 @@ from turnwise.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
+_FOREIGN_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""What a model's own code raises when it meets a cache that it does not know."""
+
 
 class SampleRows(Protocol):
     """One token per row and its logprob; as `sampling.sample`."""
@@ -57,14 +60,37 @@ def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, 
     elif fused.refresh():
         reason = "its weights do not stay where they are in memory"
     else:
-        found = find_disagreement(
-            fused, model, build_fused, window=window, context_limit=context_limit, autocast=dtype
-        )
+        found = find_disagreement(fused, model, build_fused, window=window, context_limit=context_limit, autocast=dtype)
         if found is None:
             return fused
         reason = f"the fused forward does not reproduce the model: {found}"
+    _require_structure(model, windows, window=window, context_limit=context_limit)
     logger.warning("%s is sampled by its own forward, which is many times slower: %s", type(model).__name__, reason)
     return HFForward(model, cache, windows, slow_reason=reason)
+
+
+def _require_structure(
+    model: PreTrainedModel, windows: Mapping[str, int | None], *, window: int | None, context_limit: int
+) -> None:
+    """Refuses a model whose own forward fails or errs over our cache, as families with a state of their own do.
+
+    In float32 alone: how the model's own code rounds is the model's own matter.
+    """
+
+    def build(model: PreTrainedModel, cache: KVCache, _dtype: torch.dtype | None) -> HFForward:
+        return HFForward(model, cache, windows, slow_reason="")
+
+    try:
+        found = find_disagreement(None, model, build, window=window, context_limit=context_limit, autocast=None)
+    except (ModelError, torch.OutOfMemoryError):
+        raise
+    except _FOREIGN_ERRORS as error:
+        found = f"its forward fails ({type(error).__name__})"
+    if found is not None:
+        raise ModelError(
+            f"the local engine cannot sample {model.config.model_type} models like this: over its KV cache, {found}; "
+            "choose a model of another family (docs/families.md lists them)"
+        )
 
 
 def load_sampler(device: torch.device) -> SampleRows:
