@@ -48,8 +48,9 @@ def find_disagreement(
     """
     device: torch.device = model.get_input_embeddings().weight.device
     ids = _spread_ids(model, window, context_limit)  # [N]
+    length = max(len(ids), min(-(-len(ids) // _LENGTH_STEP) * _LENGTH_STEP, context_limit))
     with torch.autocast(device.type, enabled=False):
-        exact, rebuilt = _float32_logits(model, build, ids)  # [3, V] each, on the CPU
+        exact, rebuilt = _float32_logits(model, build, ids, length)  # [3, V] each, on the CPU
     if rebuilt is None:
         return "its float32 copy has a part of unknown architecture"
     difference = _distance(rebuilt, exact)
@@ -58,7 +59,7 @@ def find_disagreement(
     if forward is None or (autocast or model.dtype) == torch.float32:
         return None
     own_error = _distance(_own_logits(model, ids.to(device)), exact)
-    error = _distance(_cached_logits(forward, ids.to(device)), exact)
+    error = _distance(_cached_logits(forward, ids.to(device), length), exact)
     if not error <= ERROR_RATIO * own_error + ERROR_SLACK:
         return (
             f"in half precision it is {error:.2g} of the largest logit away from float32, and the model's own forward "
@@ -68,7 +69,7 @@ def find_disagreement(
 
 
 def _float32_logits(
-    model: PreTrainedModel, build: BuildForward, ids: torch.Tensor
+    model: PreTrainedModel, build: BuildForward, ids: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Logits by a float32 copy of the model, without a cache and by the forward built over it."""
     device = _device_with_room(model)
@@ -77,7 +78,7 @@ def _float32_logits(
         exact = copy.deepcopy(model).float().to(device).eval()
         forward = build(exact, KVCache(slots=1, dtype=None), None)
         there = ids.to(device)
-        return _own_logits(exact, there), None if forward is None else _cached_logits(forward, there)
+        return _own_logits(exact, there), None if forward is None else _cached_logits(forward, there, length)
 
 
 @contextmanager
@@ -124,10 +125,9 @@ def _own_logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     return logits[list(_compared_places(len(ids)))].float().cpu()
 
 
-def _cached_logits(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
+def _cached_logits(forward: Forward, ids: torch.Tensor, length: int) -> torch.Tensor:
     """[3, V], on the CPU: prefilled in two chunks, the last token by a decode step, over a cache of the check's own."""
     first, second, last = _compared_places(len(ids))
-    length = -(-len(ids) // _LENGTH_STEP) * _LENGTH_STEP
     engine_cache, forward.cache = forward.cache, KVCache(slots=1, dtype=forward.cache.dtype)
     forward.cache.reserve(length)
     try:
