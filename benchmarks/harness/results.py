@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnwise.evaluation.intervals import student_t
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -41,29 +43,6 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
         return Estimate(mean=mean, low=math.nan, high=math.nan, seeds=count)
     half = student_t(count - 1) * statistics.stdev(values) / math.sqrt(count)
     return Estimate(mean=mean, low=mean - half, high=mean + half, seeds=count)
-
-
-def student_t(freedom: int, level: float = 0.95) -> float:
-    """The t for which a Student variable of so many degrees of freedom lies within ±t with probability `level`."""
-    low, high = 0.0, 1.0
-    while _within(high, freedom) < level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
-    return high
-
-
-def _within(t: float, freedom: int) -> float:
-    """P(|T| < t), by the finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

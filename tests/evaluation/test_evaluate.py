@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import itertools
 import json
 import re
 
@@ -22,106 +21,19 @@ from turnwise.evaluation import (
     EvaluateSettings,
     Evaluation,
     Slice,
-    bootstrap_interval,
+    clustered_interval,
     evaluate,
     pass_at_k,
     wilson_interval,
 )
 from turnwise.evaluation.evaluate import choose_fields, score
-from turnwise.evaluation.intervals import pass_curve
 from turnwise.evaluation.report import show_evaluation, write_answers
 from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
 from turnwise.runs import read_trajectories
-from turnwise.seeds import derive_seed
 from turnwise.training.evaluate import load_target
 from turnwise.types import Group, Message, StopReason, Task, Trajectory, Turn
-
-SEED = derive_seed(0, "bootstrap")
-"""What an evaluation of seed 0 draws tasks by."""
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    [
-        # (share + z²/2n ± z √(share (1 − share) / n + z²/4n²)) / (1 + z²/n), with z² = 3.841459
-        (8, 10, 0.490162, 0.943318),
-        (2, 10, 1 - 0.943318, 1 - 0.490162),
-        (0, 10, 0.0, 0.277533),  # z² / (n + z²)
-        (10, 10, 1 - 0.277533, 1.0),
-        (1, 1, 1 / (1 + 3.841459), 1.0),
-        (100, 200, 0.431360, 0.568640),
-        (0, 0, 0.0, 1.0),
-    ],
-)
-def test_wilsons_interval(successes, trials, low, high):
-    assert wilson_interval(successes, trials) == (pytest.approx(low, abs=2e-6), pytest.approx(high, abs=2e-6))
-
-
-@pytest.mark.parametrize(
-    ("trials", "successes", "k", "chance"),
-    [
-        (4, 1, 1, 1 / 4),
-        (4, 1, 2, 1 / 2),  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
-        (4, 1, 4, 1.0),
-        (10, 3, 4, 1 - 35 / 210),  # C(7, 4) = 35, C(10, 4) = 210
-        (10, 0, 10, 0.0),
-        (10, 10, 1, 1.0),
-        (5, 3, 3, 1.0),  # two failures cannot fill three places
-    ],
-)
-def test_pass_at_k(trials, successes, k, chance):
-    assert pass_at_k(trials, successes, k) == pytest.approx(chance, abs=1e-12)
-
-
-def test_pass_at_k_is_the_share_of_choices_with_a_success():
-    """Counted one by one: every choice of k of the n responses."""
-    for n, c, k in itertools.product(range(1, 7), range(7), range(1, 7)):
-        if c <= n and k <= n:
-            choices = list(itertools.combinations([True] * c + [False] * (n - c), k))
-            assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, choices)) / len(choices), abs=1e-12)
-
-
-def test_the_curve_of_pass_at_k_goes_by_tasks():
-    """A task of which responses failed sits out where it has too few."""
-    curve = pass_curve([1, 4, 0], [4, 4, 2])
-    assert curve == {1: pytest.approx((0.25 + 1 + 0) / 3), 2: pytest.approx((0.5 + 1 + 0) / 3), 4: pytest.approx(1.0)}
-    assert list(pass_curve([3], [6])) == [1, 2, 4]
-    assert pass_curve([], []) == {}
-
-
-def every_draw(successes, trials):
-    """The bootstrap's percentiles over all draws there are, not over a sample of them."""
-    shares = [
-        sum(successes[i] for i in draw) / sum(trials[i] for i in draw)
-        for draw in itertools.product(range(len(trials)), repeat=len(trials))
-    ]
-    return tuple(np.quantile(shares, (0.025, 0.975), method="inverted_cdf"))
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials"),
-    [
-        ([1, 0], [1, 1]),  # 0, ½, ½, 1: the interval is [0, 1]
-        ([1, 1, 0, 0], [1, 1, 1, 1]),
-        ([1, 1, 1, 1, 0], [1, 1, 1, 1, 1]),  # of five draws one or none succeeds: .007; two or fewer: .058
-        ([8, 8, 0, 8], [8, 8, 8, 8]),
-        ([3, 0, 2, 1], [3, 1, 4, 2]),
-    ],
-)
-def test_the_bootstrap_draws_tasks(successes, trials):
-    assert bootstrap_interval(successes, trials, seed=0) == pytest.approx(every_draw(successes, trials), abs=1e-9)
-
-
-def test_the_bootstraps_edges():
-    assert bootstrap_interval([1] * 5, [1] * 5, seed=0) == (1.0, 1.0)
-    assert bootstrap_interval([0], [0], seed=0) == (0.0, 1.0)
-    assert bootstrap_interval([1, 0, 0], [1, 1, 0], seed=0) == bootstrap_interval([1, 0], [1, 1], seed=0)
-    halves = [1, 0] * 50
-    # The 2.5% and 97.5% quantiles of a binomial of 100 and ½ are 40 and 60.
-    assert bootstrap_interval(halves, [1] * 100, seed=0) == pytest.approx((0.40, 0.60), abs=0.011)
-    assert bootstrap_interval(halves, [1] * 100, seed=1) == bootstrap_interval(halves, [1] * 100, seed=1)
 
 
 def response(success, *, stop=StopReason.DONE, reward=0.0, turns=1, **metrics):
@@ -135,18 +47,32 @@ def group_of(data, *responses):
     return Group(task=Task(id="t", data=data), trajectories=responses)
 
 
-def test_responses_to_one_task_are_not_independent():
+def test_samples_of_one_task_are_not_independent():
     """Ten tasks, each always or never solved: eighty episodes tell no more than ten."""
     results = [group_of({}, *[response(place < 5)] * 8) for place in range(10)]
-    figures = score(results, seed=0)
-    assert figures.interval == figures.bootstrap == bootstrap_interval([8] * 5 + [0] * 5, [8] * 10, seed=SEED)
-    wide, narrow = figures.interval[1] - figures.interval[0], np.subtract(*wilson_interval(40, 80)[::-1])
+    scores = score(results)
+    assert scores.interval == clustered_interval([8] * 5 + [0] * 5, [8] * 10)
+    wide, narrow = scores.interval[1] - scores.interval[0], np.subtract(*wilson_interval(40, 80)[::-1])
     assert wide > 2 * narrow
-    assert figures.pass_at == {1: 0.5, 2: 0.5, 4: 0.5, 8: 0.5}
-    one_each = score([group_of({}, response(place < 5)) for place in range(10)], seed=0)
+    assert scores.pass_at == {1: 0.5, 2: 0.5, 4: 0.5, 8: 0.5}
+    one_each = score([group_of({}, response(place < 5)) for place in range(10)])
     assert one_each.interval == wilson_interval(5, 10)
-    assert one_each.bootstrap == pytest.approx(figures.bootstrap)
     assert one_each.pass_at == {}
+
+
+def test_a_task_counts_once_however_many_of_its_samples_were_scored():
+    """One task solved four times; of the other three, infrastructure left one failure each: 1 of 4, not 4 of 7."""
+    broken = [response(False, stop=StopReason.ENV_FAILED)] * 3
+    results = [group_of({}, *[response(True)] * 4)] + [group_of({}, response(False), *broken) for _ in range(3)]
+    scores = score(results)
+    assert (scores.success, scores.pass_at[1], scores.episodes, scores.failed) == (0.25, 0.25, 7, 9)
+    assert scores.interval == clustered_interval([4, 0, 0, 0], [4, 1, 1, 1])
+    assert scores.interval[0] <= scores.success <= scores.interval[1]
+
+
+def test_a_metric_is_averaged_over_the_episodes_that_have_it():
+    results = [group_of({}, response(True, depth=2.0)), group_of({}, response(True)), group_of({}, response(False))]
+    assert score(results).metrics()["env/depth"] == 2.0
 
 
 class Quiz(ToolEnv):
@@ -190,7 +116,7 @@ def quizzed():
 
 def test_failures_are_not_scored(quizzed):
     result, told = quizzed
-    low, high = bootstrap_interval([2, 0, 2], [2, 2, 2], seed=SEED)
+    low, high = clustered_interval([2, 0, 2], [2, 2, 2])
     assert (result.success, result.episodes, result.interval) == (pytest.approx(4 / 6), 6, (low, high))
     assert result.reward == pytest.approx(2 * 4 / 6)
     assert [group.trajectories[0].stop for group in result.groups] == [
@@ -205,8 +131,6 @@ def test_failures_are_not_scored(quizzed):
         "evaluate/success": result.success,
         "evaluate/success_low": low,
         "evaluate/success_high": high,
-        "evaluate/bootstrap_low": low,
-        "evaluate/bootstrap_high": high,
         "evaluate/reward": result.reward,
         "evaluate/turns": 1.0,
         "evaluate/tasks": 4.0,
@@ -292,17 +216,16 @@ def shown(evaluation, **console):
 def test_lines_and_tables_tell_the_same(quizzed):
     result, _ = quizzed
     lines = shown(result, force_terminal=False).splitlines()
-    assert lines[0] == "hops=2: success 1.000 [1.000, 1.000], reward 2.000, 4 episodes, 2 failed"
+    assert lines[0] == "hops=2: success 1.000 [0.000, 1.000], reward 2.000, 4 episodes, 2 failed"
     assert lines[5] == "pass@1 0.667, pass@2 0.667"
-    assert lines[6] == "bootstrap over tasks [0.000, 1.000]"
-    assert lines[7] == "exact_match 0.667, tool_calls 0.000, tool_errors 0.000"
-    assert lines[8] == f"m: {result}"
+    assert lines[6] == "exact_match 0.667, tool_calls 0.000, tool_errors 0.000"
+    assert lines[7] == f"m: {result}"
     table = shown(result, force_terminal=True)
     assert "m: success on 4 tasks" in table
     row = next(line for line in table.splitlines() if "hops 10" in line)
     assert [cell.strip() for cell in re.split("[│|]", row)][2:] == [
         "0.000",
-        "[0.000, 0.000]",
+        "[0.000, 1.000]",
         "0.000",
         "0.000",
         "0.000",
@@ -312,9 +235,8 @@ def test_lines_and_tables_tell_the_same(quizzed):
     ]
     assert "4 (+2 failed)" in table
     one_each = [group_of({"source": "[red]"}, response(place < 5)) for place in range(10)]
-    slices = (Slice(field="source", value="[red]", scores=score(one_each, seed=0)),)
-    table = shown(Evaluation(scores=score(one_each, seed=0), slices=slices, groups=one_each), force_terminal=True)
-    assert "bootstrap" in table
+    slices = (Slice(field="source", value="[red]", scores=score(one_each)),)
+    table = shown(Evaluation(scores=score(one_each), slices=slices, groups=one_each), force_terminal=True)
     assert "source [red]" in table
     assert "pass@" not in table
 

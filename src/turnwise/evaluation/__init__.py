@@ -1,7 +1,7 @@
 """Held-out success of any agent, with confidence intervals."""
 
 from turnwise.evaluation.evaluate import Evaluation, Scores, Slice, evaluate
-from turnwise.evaluation.intervals import bootstrap_interval, pass_at_k, wilson_interval
+from turnwise.evaluation.intervals import clustered_interval, pass_at_k, wilson_interval
 from turnwise.evaluation.settings import EvaluateSettings
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "Evaluation",
     "Scores",
     "Slice",
-    "bootstrap_interval",
+    "clustered_interval",
     "evaluate",
     "pass_at_k",
     "wilson_interval",

@@ -1,20 +1,21 @@
 """Plays held-out tasks with any agent and scores them: over all tasks, and over slices by fields of their data.
 
 Invariant: an episode that infrastructure ended is counted as failed and enters no other score; scores depend on the
-trajectories and the seed alone, whichever agent played.
+trajectories alone, whichever agent played.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
-from turnwise.evaluation.intervals import bootstrap_interval, pass_curve, wilson_interval
+from turnwise.evaluation.intervals import clustered_interval, pass_curve, wilson_interval
 from turnwise.ledger import Ledger
 from turnwise.rollout import Limits, run_groups
-from turnwise.seeds import derive_seed
+from turnwise.rollout.summary import metric_means
 from turnwise.types import Group, Json, StopReason, Task, Trajectory
 
 _DEFAULT_FIELDS = ("hops", "source")
@@ -27,11 +28,9 @@ class Scores:
     """The scores of some tasks: `Scores(success=.93, interval=(.89, .96), tasks=200, episodes=200, ...)`."""
 
     success: float
-    """The share of scored episodes that succeeded."""
+    """The mean over tasks of the share of their scored episodes that succeeded: pass@1."""
     interval: tuple[float, float]
-    """95% of such intervals hold the true success rate: Wilson's for one response per task, else the bootstrap's."""
-    bootstrap: tuple[float, float]
-    """The percentile bootstrap's over tasks."""
+    """The 95% interval of the success rate: Wilson's for one sample per task, else clustered by task."""
     reward: float
     turns: float
     """Turns of an episode, on average."""
@@ -50,8 +49,6 @@ class Scores:
             "success": self.success,
             "success_low": self.interval[0],
             "success_high": self.interval[1],
-            "bootstrap_low": self.bootstrap[0],
-            "bootstrap_high": self.bootstrap[1],
             "reward": self.reward,
             "turns": self.turns,
             "tasks": float(self.tasks),
@@ -131,21 +128,25 @@ async def evaluate(
     groups = await run_groups(
         agent, env, tasks, group_size=samples_per_task, seed=seed, limits=limits, ledger=ledger, progress=progress
     )
-    return Evaluation(scores=score(groups, seed=seed), slices=tuple(_slice(groups, fields, seed)), groups=groups)
+    return Evaluation(scores=score(groups), slices=tuple(_slice(groups, fields)), groups=groups)
 
 
-def score(groups: Sequence[Group], *, seed: int) -> Scores:
-    """The scores of some tasks' groups; `seed` draws the bootstrap's samples."""
+def score(groups: Sequence[Group]) -> Scores:
+    """The scores of some tasks' groups.
+
+    Where infrastructure left tasks with unequal numbers of samples, each task still counts once in `success`, as it
+    does in its interval and in pass@k.
+    """
     scored_by_task = [[t for t in group.trajectories if t.stop is not StopReason.ENV_FAILED] for group in groups]
     trials = [len(scored) for scored in scored_by_task]
     successes = [sum(trajectory.success for trajectory in scored) for scored in scored_by_task]
     scored = [trajectory for task in scored_by_task for trajectory in task]
     several = any(len(group.trajectories) > 1 for group in groups)
-    bootstrap = bootstrap_interval(successes, trials, seed=derive_seed(seed, "bootstrap"))
+    # Exact, so that tasks of equally many samples give successes / episodes to the last digit.
+    rates = [Fraction(won, tried) for won, tried in zip(successes, trials, strict=True) if tried]
     return Scores(
-        success=sum(successes) / max(len(scored), 1),
-        interval=bootstrap if several else wilson_interval(sum(successes), len(scored)),
-        bootstrap=bootstrap,
+        success=float(sum(rates) / max(len(rates), 1)),
+        interval=clustered_interval(successes, trials) if several else wilson_interval(sum(successes), len(scored)),
         # Summed by channel, as channels are reported: another order rounds otherwise.
         reward=sum(math.fsum(trajectory.rewards.values()) for trajectory in scored) / max(len(scored), 1),
         turns=sum(len(trajectory.turns) for trajectory in scored) / max(len(scored), 1),
@@ -172,13 +173,13 @@ def choose_fields(tasks: Sequence[Task], group_by: Sequence[str] | None) -> tupl
     return tuple(group_by)
 
 
-def _slice(groups: Sequence[Group], fields: Sequence[str], seed: int) -> Iterator[Slice]:
+def _slice(groups: Sequence[Group], fields: Sequence[str]) -> Iterator[Slice]:
     for name in fields:
         members: dict[str, list[Group]] = {}
         for group in groups:
             members.setdefault(_label(group.task.data.get(name)), []).append(group)
         for value in sorted(members, key=_in_order):
-            yield Slice(field=name, value=value, scores=score(members[value], seed=seed))
+            yield Slice(field=name, value=value, scores=score(members[value]))
 
 
 def _label(value: Json) -> str:
@@ -195,6 +196,5 @@ def _in_order(label: str) -> tuple[bool, float, str]:
 
 
 def _means(scored: Sequence[Trajectory]) -> dict[str, float]:
-    """Means by name; an episode without the metric counts as zero, as in a rollout's summary."""
-    names = sorted({name for trajectory in scored for name in trajectory.metrics} - {"success"})
-    return {name: sum(trajectory.metrics.get(name, 0.0) for trajectory in scored) / len(scored) for name in names}
+    """Means by name, over the episodes that have the metric."""
+    return {name: mean for name, mean in metric_means(scored).items() if name != "success"}

@@ -1,17 +1,16 @@
 """Success rates, pass@k and their confidence intervals: pure functions of counts.
 
-Invariant: tasks are what is sampled at random. Responses to one task are correlated, so the bootstrap resamples whole
-tasks; Wilson's interval takes every trial as independent, which holds where each task has one response.
+Invariant: tasks are what is sampled at random. Samples of one task are correlated, so with several of them the unit is
+the task; Wilson's interval takes every trial as independent, which holds where each task has one sample.
 """
 
+import functools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 _Z: Final = 1.959964
-_RESAMPLES: Final = 2000
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -24,21 +23,45 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def bootstrap_interval(successes: Sequence[int], trials: Sequence[int], *, seed: int) -> tuple[float, float]:
-    """The 95% percentile bootstrap interval of the success rate, over tasks drawn with replacement.
+def clustered_interval(successes: Sequence[int], trials: Sequence[int]) -> tuple[float, float]:
+    """The 95% interval of the success rate of a random task, from several samples per task; tasks count alike.
 
-    `successes[i]` of the `trials[i]` responses to task i succeeded. Where all tasks have the same rate, so
-    have all draws: the interval is then a point, and Wilson's is more informative.
+    `successes[i]` of the `trials[i]` samples of task i succeeded; a task without a scored sample says nothing.
+    Student's t over the m tasks' own rates and two pseudo-tasks, one always solved and one never: c ± t(.975, m + 1) ·
+    s / √(m + 2) over the m + 2 rates, within [0, 1]. Agresti and Coull 1998 ("Approximate Is Better than 'Exact'") add
+    such pseudo-trials to a proportion; here the task is the unit. So s is not zero where all rates agree. A task of few
+    samples has a noisier rate, and s includes that noise. 20 tasks of 4, all solved: (.860, 1).
     """
-    won, tried = np.asarray(successes, np.int64), np.asarray(trials, np.int64)  # [tasks]
-    won, tried = won[tried > 0], tried[tried > 0]
-    if not len(tried):
+    rates = [won / tried for won, tried in zip(successes, trials, strict=True) if tried] + [0.0, 1.0]
+    if len(rates) == 2:
         return 0.0, 1.0
-    rng = np.random.default_rng(seed)
-    draws = (rng.integers(len(tried), size=len(tried)) for _ in range(_RESAMPLES))
-    shares = [float(won[draw].sum() / tried[draw].sum()) for draw in draws]
-    low, high = np.quantile(shares, (0.025, 0.975))
-    return float(low), float(high)
+    centre = statistics.fmean(rates)
+    half = student_t(len(rates) - 1) * statistics.stdev(rates) / math.sqrt(len(rates))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@functools.cache
+def student_t(freedom: int, level: float = 0.95) -> float:
+    """The t for which a Student variable of so many degrees of freedom lies within ±t with probability `level`."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| < t), by the finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 def pass_at_k(trials: int, successes: int, k: int) -> float:

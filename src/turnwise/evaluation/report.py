@@ -88,7 +88,6 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     yield from (f"{part.field}={part.value}: {part.scores}" for part in evaluation.slices)
     if whole.pass_at:
         yield ", ".join(f"pass@{k} {value:.3f}" for k, value in whole.pass_at.items())
-    yield f"bootstrap over tasks {_interval(whole.bootstrap)}"
 
 
 def _table(name: str, evaluation: Evaluation) -> Table:
@@ -96,9 +95,7 @@ def _table(name: str, evaluation: Evaluation) -> Table:
     ks = list(whole.pass_at)
     table = Table(title=escape(f"{name}: success on {whole.tasks} tasks"), title_justify="left")
     table.add_column("")
-    # With several responses per task the interval is the bootstrap's already.
-    further = [f"pass@{k}" for k in ks] or ["bootstrap"]
-    for title in ["success", "95% interval", *further, "reward", "turns", "episodes"]:
+    for title in ["success", "95% interval", *(f"pass@{k}" for k in ks), "reward", "turns", "episodes"]:
         table.add_column(title, justify="right")
     table.add_row("all", *_cells(whole, ks), style="bold", end_section=True)
     for part in evaluation.slices:
@@ -107,7 +104,7 @@ def _table(name: str, evaluation: Evaluation) -> Table:
 
 
 def _cells(scores: Scores, ks: list[int]) -> list[str]:
-    further = [f"{scores.pass_at[k]:.3f}" if k in scores.pass_at else "–" for k in ks] or [_interval(scores.bootstrap)]
+    further = [f"{scores.pass_at[k]:.3f}" if k in scores.pass_at else "–" for k in ks]
     count = f"{scores.episodes} (+{scores.failed} failed)" if scores.failed else str(scores.episodes)
     means = [f"{scores.reward:.3f}", f"{scores.turns:.1f}"]
     return [f"{scores.success:.3f}", _interval(scores.interval), *further, *means, count]

@@ -31,17 +31,20 @@ def summarise(groups: Sequence[Group]) -> dict[str, float]:
         # A policy never quits: the curve is for agents that can.
         if reason is not StopReason.ENV_FAILED and (share or reason is not StopReason.AGENT_QUIT):
             summary[f"rollout/stop_{reason}"] = share
-    return (
-        summary
-        | _means(played, "reward", [t.rewards for t in played])
-        | _means(played, "env", [dict(t.metrics) for t in played])
-    )
+    rewards = {f"reward/{name}": mean for name, mean in _reward_means(played).items()}
+    return summary | rewards | {f"env/{name}": mean for name, mean in metric_means(played).items()}
 
 
-def _means(played: Sequence[Trajectory], area: str, values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means by name; an episode without the reward counts as zero."""
-    names = sorted({name for value in values for name in value})
-    return {f"{area}/{name}": sum(value.get(name, 0.0) for value in values) / len(played) for name in names}
+def metric_means(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Means of the environment's metrics by name, each over the episodes that have it."""
+    names = sorted({name for trajectory in played for name in trajectory.metrics})
+    return {name: _mean(t.metrics[name] for t in played if name in t.metrics) for name in names}
+
+
+def _reward_means(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Means of rewards by name, over all episodes: a reward that was not paid is 0."""
+    paid = [trajectory.rewards for trajectory in played]
+    return {name: _mean(rewards.get(name, 0.0) for rewards in paid) for name in sorted({n for r in paid for n in r})}
 
 
 def reward_std(group: Group) -> float | None:

@@ -1,23 +1,10 @@
-"""Means, intervals and tables, by hand and against printed tables of Student's t."""
+"""Means, intervals and tables, by hand."""
 
 import math
 
 import pytest
 
-from benchmarks.harness.results import Estimate, estimate_mean, markdown_table, show_number, student_t
-
-
-@pytest.mark.parametrize(
-    ("freedom", "printed"),
-    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (10, 2.228), (29, 2.045), (120, 1.980)],
-)
-def test_student_t_as_printed_in_tables(freedom, printed):
-    assert student_t(freedom) == pytest.approx(printed, abs=5e-4)
-
-
-def test_student_t_of_other_levels():
-    assert student_t(1, 0.5) == pytest.approx(1.0)  # a Cauchy variable's quartiles
-    assert student_t(4, 0.99) == pytest.approx(4.604, abs=5e-4)
+from benchmarks.harness.results import Estimate, estimate_mean, markdown_table, show_number
 
 
 def test_an_interval_by_hand():

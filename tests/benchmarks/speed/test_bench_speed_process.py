@@ -77,7 +77,7 @@ def test_a_side_of_ours_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
 
 def test_main_prints_one_line(monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    main(["benchmarks.harness.results:student_t", "2"])
+    main(["turnwise.evaluation.intervals:student_t", "2"])
     assert json.loads(capsys.readouterr().out) == pytest.approx(4.303, abs=1e-3)
 
 
