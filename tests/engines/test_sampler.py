@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from rollout_proofs import prove_top_p_cuts_between_equals
 from turnwise.engines.local.sampling import draw_uniforms, sample
 
 GRID = 2000
@@ -119,6 +120,10 @@ def test_impossible_tokens_are_never_sampled_at_the_edges_of_the_unit_interval()
 def test_greedy_takes_the_first_of_equals():
     tokens, _ = draw([[0.0, 2.0, 2.0, 1.0]], [0.9], temperature=[0.0], top_k=[0], top_p=[1.0])
     assert tokens == [1]
+
+
+def test_top_p_cuts_between_equals():
+    prove_top_p_cuts_between_equals()
 
 
 def test_a_long_tail_keeps_its_probability():

@@ -2,7 +2,11 @@
 
 import pytest
 
-from planted_bugs import BY_NAME, MUTANTS
+import planted_bugs
+import planted_rollout_bugs
+
+MUTANTS = (*planted_bugs.MUTANTS, *planted_rollout_bugs.MUTANTS)
+BY_NAME = {**planted_bugs.BY_NAME, **planted_rollout_bugs.BY_NAME}
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from byte_render import TASK, ByteRender, Scripted, Watched, ids, play, says
+from rollout_proofs import prove_a_rewrite_pays_nothing_again, prove_the_clock_keeps_the_last_reward
 from turnwise.agents import PolicyAgent
 from turnwise.engines.base import Sampling
 from turnwise.engines.scripted import ScriptedEngine
@@ -211,6 +212,14 @@ def test_an_environments_own_clock_cuts_an_episode_off_and_does_not_end_the_task
     episode = play(Watched("a"), Scripted(says("x"), late))
     assert (episode.stop, len(episode.turns), episode.tail_ids) == (StopReason.TIME_UP, 2, ids("<says>x<asks>"))
     assert episode.stop.truncated
+
+
+def test_the_move_that_an_environments_clock_cut_off_is_paid_for():
+    prove_the_clock_keeps_the_last_reward()
+
+
+def test_a_rewrite_pays_nothing_again():
+    prove_a_rewrite_pays_nothing_again()
 
 
 def test_an_episode_that_is_over_has_no_tail():

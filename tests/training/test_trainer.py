@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from handoff_proofs import prove_the_learner_has_the_samplers_temperature
+from rollout_proofs import prove_evaluations_share_their_seed
 from tiny_runs import (
     SFT,
     Died,
@@ -410,6 +411,10 @@ def test_a_trapped_run_goes_back_and_on_under_starpo_s(unbroken):
     assert (later["stability/mode"], later["filter/kept"]) == (0.0, 8.0)
     assert later["policy/kl_to_reference"] > 0
     assert "critic/loss" not in later
+
+
+def test_all_evaluations_of_a_run_share_their_seed():
+    prove_evaluations_share_their_seed()
 
 
 def test_no_sample_is_learnt_from_twice(unbroken):
