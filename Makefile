@@ -1,12 +1,13 @@
 # Two commands on a fresh machine that has only Python and make: `make demo` and `make test`.
 PYTHON ?= python3
 SEED ?= 0
+N ?= 50
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format clean
+.PHONY: help install demo test check mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,6 +27,9 @@ demo: $(READY) ## Train the embedded agent and compare it with its baselines (mi
 
 test: check ## Lint, type-check and run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
+	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)
 
 check: $(READY) ## Lint and type-check alone
 	$(BIN)/ruff check .
