@@ -40,17 +40,17 @@ def _turn(context, action, *, reward=0.0, opens=False):
     )
 
 
-def _groups():
+def _groups(reward=1.0):
     """Two trajectories: one in a row of two turns, the other rewritten between its turns, so in two rows."""
-    merged = (_turn((1, 2), (3, 4), opens=True), _turn((5,), (6, 7, 8), reward=1.0))
+    merged = (_turn((1, 2), (3, 4), opens=True), _turn((5,), (6, 7, 8), reward=reward))
     rewritten = (_turn((1, 2), (9,), opens=True), _turn((2, 5), (6, 3), opens=True))
     task = Task(id="t")
     both = tuple(Trajectory(task=task, turns=turns, stop=StopReason.DONE) for turns in (merged, rewritten))
     return [Group(task=task, trajectories=both)]
 
 
-def _prepare(model, *, critic=None, credit=None, **loss):
-    batch = Batch.of(_groups(), action_mask=loss.get("action_mask", True))
+def _prepare(model, *, critic=None, credit=None, reward=1.0, **loss):
+    batch = Batch.of(_groups(reward), action_mask=loss.get("action_mask", True))
     settings = LossSettings(**loss)
     inputs, metrics = prepare_loss_inputs(
         batch,
@@ -126,3 +126,11 @@ def test_turn_gae_teaches_the_critic_where_turns_begin(model):
 def test_token_level_gae_teaches_it_everywhere(model):
     _, inputs, _ = _prepare(model, critic=Critic(model), credit=CreditSettings(estimator="gae"))
     assert inputs.value_mask is None
+
+
+def test_equal_targets_leave_nothing_for_a_critic_to_explain(model):
+    """0, and not the NaN of nothing over nothing."""
+    settings = CreditSettings(estimator="gae", lam=1.0, whiten=False)
+    _, inputs, metrics = _prepare(model, critic=Critic(model), credit=settings, reward=0.0)
+    assert set(inputs.value_target.tolist()) == {0.0}
+    assert metrics["critic/explained_variance"] == 0.0

@@ -7,6 +7,7 @@ diffs, and writes `runs/mutants/result.json`; `--page FILE` puts the table betwe
 import argparse
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -21,7 +22,18 @@ from rich.console import Console
 from trial import PACKAGE, ROOT, Traced, Tree, choose_tests, end, first_failure, preload, trace, try_mutant
 
 ROOMS = ("credit", "losses", "rollout", "learner", "training/trainer.py")
-TESTS = ("credit", "losses", "rollout", "learner", "oracle", "training", "mutants", "evaluation", "test_types.py")
+TESTS = (
+    "credit",
+    "losses",
+    "rollout",
+    "learner",
+    "stability",
+    "oracle",
+    "training",
+    "mutants",
+    "evaluation",
+    "test_types.py",
+)
 FOLDER = ROOT / "runs" / "mutants"
 _MARKS = re.compile(r"(<!-- mutants -->\n).*?(<!-- /mutants -->)", re.DOTALL)
 
@@ -48,9 +60,16 @@ class Result:
 @dataclass(slots=True, kw_only=True)
 class Running:
     result: Result
-    child: int
-    limit: float
     tree: Tree
+    rounds: list[list[Traced]]
+    """The tests still to run, if none before them fails."""
+    child: int = 0
+    limit: float = 0.0
+
+    def start(self) -> None:
+        tests = self.rounds.pop(0)
+        self.result.tests += len(tests)
+        self.child, self.limit = try_mutant(self.tree, self.tree.source.parent / "log", tests)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +77,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--number", type=int, default=50, help="mutations to try, drawn at random; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of tests for each mutation")
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="of tests for each mutation, and if it survives them"
+    )
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds of further tests if it survives those")
+    parser.add_argument("--again", action="store_true", help="try the last run's survivors alone, and count them anew")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further mutation is begun")
     parser.add_argument("--page", type=Path, help="a page with mutants markers")
     given = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -66,17 +90,28 @@ def main(arguments: Sequence[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     trees = [Tree(FOLDER / f"tree{job}") for job in range(given.jobs)]
     places = [(path, mutation) for path in _sources() for mutation in find_mutations((ROOT / path).read_text())]
-    drawn = random.Random(given.seed).sample(places, given.number) if 0 < given.number < len(places) else places
+    total = len(places)
+    # Shuffled whole, so that a larger number tries the same ones first.
+    random.Random(given.seed).shuffle(places)
+    drawn = places[: given.number or total]
+    before = _read_results() if given.again else []
+    if given.again:
+        alive = [(result.file, result.diff) for result in before if result.outcome == "survived"]
+        drawn = [place for place in places if (place[0], place[1].diff((ROOT / place[0]).read_text())) in alive]
     traced = trace(trees[0], _test_files(), FOLDER, console.print)
-    results = _try_all(drawn, traced, trees, given.seconds)
-    command = f"make mutants N={given.number} SEED={given.seed}"
-    table = _table(results, total=len(places), command=command)
+    limits = (given.seconds, given.patience)
+    results = _try_all(drawn, traced, trees, limits, until=time.monotonic() + 60 * given.minutes)
+    tried = [(result.file, result.diff) for result in results]
+    results += [result for result in before if (result.file, result.diff) not in tried]
+    results.sort(key=lambda result: (result.file, result.line, result.diff))
+    command = f"make mutants N={len(results)} SEED={given.seed}"
+    table = _table(results, total=total, command=command)
     console.print(table)
     for result in results:
         if result.outcome == "survived":
             console.print(f"\n{result.file}:{result.line} {result.function} ({result.kind}, {result.tests} tests)")
             console.print("\n".join(result.diff), markup=False)
-    data = {"command": command, "possible": len(places), "results": [dataclasses.asdict(result) for result in results]}
+    data = {"command": command, "possible": total, "results": [dataclasses.asdict(result) for result in results]}
     (FOLDER / "result.json").write_text(json.dumps(data, indent=1))
     if given.page:
         _fill(given.page, table)
@@ -95,20 +130,26 @@ def _test_files() -> list[Path]:
 
 
 def _try_all(
-    drawn: Sequence[tuple[str, Mutation]], traced: Sequence[Traced], trees: Sequence[Tree], seconds: float
+    drawn: Sequence[tuple[str, Mutation]],
+    traced: Sequence[Traced],
+    trees: Sequence[Tree],
+    limits: Sequence[float],
+    *,
+    until: float,
 ) -> list[Result]:
     waiting, free = list(drawn), list(trees)
     running: list[Running] = []
     results: list[Result] = []
     while waiting or running:
+        if time.monotonic() > until:
+            waiting.clear()
         while waiting and free:
             path, mutation = waiting.pop(0)
-            tests = choose_tests(traced, path, mutation.first_line, seconds=seconds)
-            result = _describe(path, mutation, tests)
+            rounds = choose_tests(traced, path, mutation.first_line, limits)
             tree = free.pop()
             tree.write(path, mutation.source)
-            child, limit = try_mutant(tree, tree.source.parent / "log", tests)
-            running.append(Running(result=result, child=child, limit=limit, tree=tree))
+            running.append(Running(result=_describe(path, mutation), tree=tree, rounds=rounds))
+            running[-1].start()
         time.sleep(0.05)
         for one in list(running):
             if not _finished(one):
@@ -119,7 +160,7 @@ def _try_all(
             results.append(one.result)
             result = one.result
             console.print(f"{len(results)}/{len(drawn)} {result.outcome} {result.file}:{result.line} {result.kind}")
-    return sorted(results, key=lambda result: (result.file, result.line, result.diff))
+    return results
 
 
 def _finished(one: Running) -> bool:
@@ -132,13 +173,20 @@ def _finished(one: Running) -> bool:
         return True
     code = os.waitstatus_to_exitcode(status)
     assert code not in (4, 5), f"pytest could not find the tests: {one.tree.source.parent / 'log'}"
+    if code == 0 and one.rounds:
+        one.start()
+        return False
     one.result.outcome = "survived" if code == 0 else "caught"
     if code:
         one.result.caught_by = first_failure(one.tree.source.parent / "log")
     return True
 
 
-def _describe(path: str, mutation: Mutation, tests: Sequence[Traced]) -> Result:
+def _read_results() -> list[Result]:
+    return [Result(**result) for result in json.loads((FOLDER / "result.json").read_text())["results"]]
+
+
+def _describe(path: str, mutation: Mutation) -> Result:
     return Result(
         room=path.removeprefix(f"{PACKAGE}/").partition("/")[0],
         file=path,
@@ -146,7 +194,7 @@ def _describe(path: str, mutation: Mutation, tests: Sequence[Traced]) -> Result:
         function=mutation.function,
         kind=mutation.kind,
         outcome="",
-        tests=len(tests),
+        tests=0,
         diff=mutation.diff((ROOT / path).read_text()),
     )
 

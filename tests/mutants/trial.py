@@ -5,7 +5,9 @@ imports third-party packages once for all of them and never turnwise, is changed
 copy too.
 """
 
+import bisect
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -21,6 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "src/turnwise"
+PROCESS_TESTS = ("tests/learner/test_parallel.py", "tests/training/test_launch.py")
+"""Tests that start processes, in which nothing is traced."""
 _GRACE = 60.0
 """Seconds a mutant's tests may take beyond four times what they took before."""
 
@@ -63,7 +67,10 @@ def preload() -> None:
     import pytest  # noqa: F401
     import rich.console  # noqa: F401
     import torch
-    import transformers  # noqa: F401
+    import torch._dynamo
+    import torch.distributed
+    import transformers.models.llama.modeling_llama
+    import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -175,27 +182,37 @@ def trace(tree: Tree, files: Iterable[Path], cache: Path, told: Callable[[str], 
     return traced
 
 
-def choose_tests(traced: Sequence[Traced], path: str, first_line: int, *, seconds: float) -> list[Traced]:
-    """The quickest tests that execute the function, as many as fit in `seconds`.
+def choose_tests(traced: Sequence[Traced], path: str, first_line: int, limits: Sequence[float]) -> list[list[Traced]]:
+    """Tests that execute the function, in rounds of at most so many seconds: the room's own and the quickest first.
 
-    Where none was seen to (module level, or only in processes that tests start), those that execute the file, and
-    else those of the room.
+    Where none was seen to (module level, or only in processes that tests start), tests that start processes and those
+    that execute the file, and else those of the room.
     """
     by_place: dict[str, list[Traced]] = defaultdict(list)
     for test in traced:
         for place in {*test.functions, *(place.partition(":")[0] for place in test.functions)}:
             by_place[place].append(test)
     room = path.removeprefix(f"{PACKAGE}/").partition("/")[0]
-    chosen = by_place[f"{path}:{first_line}"] or by_place[path]
-    chosen = chosen or [test for test in traced if test.test.startswith(f"tests/{room}/")]
-    kept, spent = [], 0.0
-    for test in sorted(chosen, key=lambda test: (test.seconds, test.test)):
-        if kept and spent + test.seconds > seconds:
-            break
-        kept.append(test)
-        spent += test.seconds
-    # By file, so that each is imported once and module fixtures are made once.
-    return sorted(kept, key=lambda test: test.test.partition("::")[0])
+    starters = [test for test in traced if test.test.startswith(PROCESS_TESTS)]
+    chosen = by_place[f"{path}:{first_line}"] or [*starters, *(test for test in by_place[path] if test not in starters)]
+    chosen = list(chosen or (test for test in traced if test.test.startswith(f"tests/{room}/")))
+    own = tuple(f"tests/{name}/" for name in (room, "mutants"))
+    chosen.sort(key=lambda test: (not test.test.startswith(own), test.seconds, test.test))
+    rounds: list[list[Traced]] = []
+    for limit in limits:
+        spent = list(itertools.accumulate(test.seconds for test in chosen))
+        count = max(bisect.bisect_right(spent, limit), 1)
+        rounds.append(_by_file(chosen[:count]))
+        chosen = chosen[count:]
+    return [tests for tests in rounds if tests]
+
+
+def _by_file(tests: Iterable[Traced]) -> list[Traced]:
+    """Each file is imported once and makes its fixtures once; the quickest files come first."""
+    files: dict[str, list[Traced]] = defaultdict(list)
+    for test in tests:
+        files[test.test.partition("::")[0]].append(test)
+    return [test for own in sorted(files.values(), key=lambda own: sum(test.seconds for test in own)) for test in own]
 
 
 def _digest(*files: Path) -> str:

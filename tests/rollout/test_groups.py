@@ -266,3 +266,16 @@ def test_a_summary_by_hand():
 def test_a_summary_of_nothing_but_failures_is_still_a_summary():
     summary = summarise([group(episode(stop=StopReason.ENV_FAILED))])
     assert (summary["rollout/failed"], summary["rollout/reward"], summary["rollout/stop_done"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "std"),
+    [
+        ((0.1 + 0.2, 0.3), 0.0),  # equal but for rounding
+        ((1e6, 1e6 + 1e-4), 0.0),  # what rounds away grows with the rewards
+        ((-1.0, 1.0), 1.0),
+        ((0.0, 1e-6), 0.5e-6),
+    ],
+)
+def test_rewards_that_differ_by_rounding_alone_have_no_std(rewards, std):
+    assert reward_std(group(*(episode(turn(1, 1, win=reward)) for reward in rewards))) == pytest.approx(std, rel=1e-6)

@@ -25,6 +25,10 @@ def sampler(rule, replay=0.5, seed=0, tasks=TASKS):
     return TaskSampler(tasks, rule=rule, replay=replay, seed=seed)
 
 
+def test_a_new_sampler_has_drawn_nothing():
+    assert sampler("hard").state_dict() == {"position": 0, "draws": 0, "rates": {}}
+
+
 def test_uniform_goes_through_all_tasks_before_any_comes_again():
     draws = sampler("uniform")
     drawn = [place for _ in range(9) for place in draws.draw(4)]
