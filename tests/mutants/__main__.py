@@ -83,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--patience", type=float, default=120.0, help="seconds of further tests if it survives those")
     parser.add_argument("--again", action="store_true", help="try the last run's survivors alone, and count them anew")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further mutation is begun")
+    parser.add_argument("--tests", type=Path, nargs="+", help="these test files alone, such as those just written")
     parser.add_argument("--page", type=Path, help="a page with mutants markers")
     given = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.again:
         alive = [(result.file, result.diff) for result in before if result.outcome == "survived"]
         drawn = [place for place in places if (place[0], place[1].diff((ROOT / place[0]).read_text())) in alive]
-    traced = trace(trees[0], _test_files(), FOLDER, console.print)
+    traced = trace(trees[0], [file.resolve() for file in given.tests or _test_files()], FOLDER, console.print)
     limits = (given.seconds, given.patience)
     results = _try_all(drawn, traced, trees, limits, until=time.monotonic() + 60 * given.minutes)
     tried = [(result.file, result.diff) for result in results]

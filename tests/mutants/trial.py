@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "src/turnwise"
 PROCESS_TESTS = ("tests/learner/test_parallel.py", "tests/training/test_launch.py")
 """Tests that start processes, in which nothing is traced."""
-_GRACE = 60.0
+_GRACE = 30.0
 """Seconds a mutant's tests may take beyond four times what they took before."""
 
 

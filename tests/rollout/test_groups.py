@@ -11,6 +11,7 @@ from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError, RewardError
 from turnwise.rollout import Limits, Shuffled, run_episode, run_groups, summarise
+from turnwise.rollout.summary import reward_std
 from turnwise.seeds import derive_seed
 from turnwise.types import Finish, Group, Message, Step, StopReason, Task, Trajectory, Turn
 
