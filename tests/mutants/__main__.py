@@ -147,6 +147,9 @@ def _try_all(
         while waiting and free:
             path, mutation = waiting.pop(0)
             rounds = choose_tests(traced, path, mutation.first_line, limits)
+            if not rounds:
+                results.append(dataclasses.replace(_describe(path, mutation), outcome="survived"))
+                continue
             tree = free.pop()
             tree.write(path, mutation.source)
             running.append(Running(result=_describe(path, mutation), tree=tree, rounds=rounds))
