@@ -57,8 +57,8 @@ class LearnerSettings(Settings):
     """Activation checkpointing: layers run again in the backward pass; less memory, more time."""
     dropout: bool = False
     """Dropout in the passes that train the policy and the critic, at the rates of the model and of `model.lora`. Off,
-    since the engine samples without it: dropout's noise in the probability ratio is clipped as if the policy had moved
-    (GPT-2's rate of .1 clips a third of the tokens before any update). SFT always trains with the model's dropout."""
+    since the engine samples without it: dropout's noise in the probability ratio is clipped as if the policy had moved.
+    SFT always trains with the model's dropout."""
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
