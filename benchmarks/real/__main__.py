@@ -4,6 +4,7 @@ python -m benchmarks.real curve runs/sft runs/rl --steps 29:40
 python -m benchmarks.real answers BEFORE.parquet AFTER.parquet --written written.jsonl.gz --train train.jsonl.gz
 python -m benchmarks.real reach data/multihop
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
+python -m benchmarks.real host runs/rl --own-time
 """
 
 import argparse
@@ -37,6 +38,11 @@ def _make_parser() -> argparse.ArgumentParser:
     reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("file", type=Path, help="a run's trajectories/evaluate-*.parquet")
+    host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
+    host.add_argument("run", type=Path, help="a run directory with trajectories/train-*.parquet")
+    host.add_argument("--tokenizer", type=Path, help="a model's folder (default: the run's last checkpoint)")
+    host.add_argument("--rounds", type=int, default=1, metavar="N", help="times to play each step (default: 1)")
+    host.add_argument("--own-time", action="store_true", help="count the main thread's time on a core, not the clock's")
     return parser
 
 
@@ -49,6 +55,10 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.frozen_lake import check_episodes
 
         return check_episodes(options.file)
+    if options.command == "host":
+        from benchmarks.real.host import measure_host
+
+        return measure_host(options.run, options.tokenizer, rounds=options.rounds, own_time=options.own_time)
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach
 

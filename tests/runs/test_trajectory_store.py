@@ -64,6 +64,12 @@ def test_groups_come_back_equal(tmp_path: Path):
     assert [file.name for file in tmp_path.iterdir()] == ["train-000003.parquet"]
 
 
+def test_what_several_trajectories_read_is_decoded_once(tmp_path: Path):
+    decoded = []
+    write_trajectories(tmp_path / "a.parquet", 0, GROUPS, None, lambda ids: decoded.append(tuple(ids)) or decode(ids))
+    assert len(decoded) == len(set(decoded))
+
+
 def test_the_file_explains_itself_to_any_reader(tmp_path: Path):
     path = tmp_path / "lr=1e-4" / "t.parquet"
     path.parent.mkdir()

@@ -63,6 +63,7 @@ class ToolEnv(Env):
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
         """
         self._given_tools = tuple(tools)
+        self._own_tools = _find_tools(type(self))
         self._tasks = _read_tasks(tasks)
         self._rewards = tuple(rewards)
         self._process = dict(process or {})
@@ -76,7 +77,7 @@ class ToolEnv(Env):
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        return tuple(item.spec for item in self._offered())
+        return tuple(item.spec for item in (*self._given_tools, *self._own_tools))
 
     def tasks(self, split: str) -> Sequence[Task]:
         if not self._tasks:
@@ -174,10 +175,14 @@ class ToolEnv(Env):
 
     def _offered(self) -> tuple[Tool, ...]:
         """The tools passed in, then the `@tool` methods of the class, bound to this very instance."""
-        attributes = {name: None for cls in reversed(type(self).__mro__) for name in vars(cls)}
-        members = (getattr(type(self), name, None) for name in attributes)
-        own = tuple(member.__get__(self) for member in members if isinstance(member, Tool))
-        return (*self._given_tools, *own)
+        return (*self._given_tools, *(member.__get__(self) for member in self._own_tools))
+
+
+def _find_tools(kind: type) -> tuple[Tool, ...]:
+    """The `@tool` methods of a class and its bases, unbound."""
+    attributes = {name: None for cls in reversed(kind.__mro__) for name in vars(cls)}
+    members = (getattr(kind, name, None) for name in attributes)
+    return tuple(member for member in members if isinstance(member, Tool))
 
 
 def _read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:

@@ -4,6 +4,7 @@ Invariant: `extend` tokenises only what the template writes after an action, so 
 sampled, concatenated, is the row. The end of a turn is an action when it was sampled and context when not.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from turnwise.errors import ConfigError, RenderError
 from turnwise.plugins import PluginKind, check_arguments, find_plugin
 from turnwise.render.base import Render
+from turnwise.render.codec import TextCodec
 from turnwise.render.formats import format_message, parse_text
 from turnwise.render.template import CHAT, ChatTemplate, RenderSettings, Tokenizer
 from turnwise.types import Message, ToolSpec
@@ -18,7 +20,8 @@ from turnwise.types import Message, ToolSpec
 # Llama 3's end of a message that expects a tool's answer: its template writes it for built-in tools alone, but
 # the models sample it after other calls too.
 _OTHER_ENDS: Final = ("<|eom_id|>",)
-_EXTENSIONS_KEPT: Final = 1024
+_KEPT: Final = 1024
+"""Results kept of each kind: a group's members open with one prompt, and often act and read alike."""
 RENDERER: Final = PluginKind(
     key="render.name",
     noun="renderer",
@@ -32,7 +35,7 @@ class ChatRender:
     """A `Render` over a tokenizer with a chat template; it holds no conversation, so episodes may share it."""
 
     def __init__(self, tokenizer: Tokenizer, settings: RenderSettings) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._codec = tokenizer, TextCodec(tokenizer)
         self._template = ChatTemplate(tokenizer, settings)
         written_end = self._find_written_end()
         eos = tokenizer.eos_token_id
@@ -47,8 +50,10 @@ class ChatRender:
         self._stop_ids = tuple(dict.fromkeys(i for i in (self._end, eos, *others) if i is not None))
         header = self._template.write_after_action((Message(role="user", content="Hello"),))
         self._opens_thinking = header.rfind("<think>") > header.rfind("</think>")
-        # Safe to keep: what follows an action depends on nothing but the new messages, and these are values.
-        self._extension = lru_cache(maxsize=_EXTENSIONS_KEPT)(self._tokenise_extension)
+        # Safe to keep: each depends on nothing but its arguments, and these are values.
+        self._extension = lru_cache(maxsize=_KEPT)(self._tokenise_extension)
+        self._move = lru_cache(maxsize=_KEPT)(self._read_move)
+        self._prompts: OrderedDict[tuple[str, tuple[Message, ...]], tuple[int, ...]] = OrderedDict()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -57,7 +62,14 @@ class ChatRender:
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A whole conversation, up to and including the header of the assistant's next turn."""
-        return self._encode(self._template.write(messages, tools))
+        key = repr(tools), tuple(messages)  # a schema is a mapping, which has no hash
+        ids = self._prompts.pop(key, None)
+        if ids is None:
+            ids = self._codec.encode(self._template.write(messages, tools))
+        self._prompts[key] = ids  # the newest are last
+        if len(self._prompts) > _KEPT:
+            self._prompts.popitem(last=False)
+        return ids
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
         """What follows `action_ids`: its end where none was sampled, new messages, the assistant's next header."""
@@ -67,9 +79,7 @@ class ChatRender:
 
     def parse(self, action_ids: Sequence[int]) -> Message:
         """Reads the agent's move, its end token aside; a thought that the header opened is a thought."""
-        ended = bool(action_ids) and action_ids[-1] in self._stop_ids
-        text = self.decode(action_ids[:-1] if ended else action_ids)
-        return parse_text(f"<think>{text}" if self._opens_thinking else text)
+        return self._move(tuple(action_ids))
 
     def write(self, message: Message) -> str:
         """A message of the assistant as raw text, its calls in the format of this template."""
@@ -81,30 +91,30 @@ class ChatRender:
             thinks = text.startswith("<think>")
             text = text.removeprefix("<think>").removeprefix("\n") if thinks else f"\n</think>\n\n{text}"
         assert self._end is not None, "checked when the renderer was made"
-        return (*self._encode(text), self._end)
+        return (*self._codec.encode(text), self._end)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids as text, special tokens shown."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._codec.decode(ids)
 
     def _find_written_end(self) -> int | None:
         """The token with which the template ends every turn of the assistant, if it is one token."""
         known = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}
-        return next((i for i in self._encode(self._template.write_end_of_turn()) if i in known), None)
+        return next((i for i in self._codec.encode(self._template.write_end_of_turn()) if i in known), None)
 
     def _tokenise_extension(self, messages: tuple[Message, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What ends an action that did not end itself, and what follows in either case."""
         assert self._end is not None, "checked when the renderer was made"
-        ids = self._encode(self._template.write_after_action(messages))
+        ids = self._codec.encode(self._template.write_after_action(messages))
         if not self._template_ends:
             return (self._end,), ids
         cut = ids.index(self._end) + 1
         return ids[:cut], ids[cut:]
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        # A tool may answer with a lone surrogate, which no tokenizer takes.
-        sound = text.encode("utf-8", "replace").decode()
-        return tuple(self._tokenizer.encode(sound, add_special_tokens=False))
+    def _read_move(self, action_ids: tuple[int, ...]) -> Message:
+        ended = bool(action_ids) and action_ids[-1] in self._stop_ids
+        text = self.decode(action_ids[:-1] if ended else action_ids)
+        return parse_text(f"<think>{text}" if self._opens_thinking else text)
 
 
 def make_render(tokenizer: Tokenizer, settings: RenderSettings | None = None) -> Render:

@@ -6,6 +6,7 @@ Logprobs are kept as float32, as engines compute them and the learner reads them
 are rounded to float32.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -117,8 +118,10 @@ def write_trajectories(
     was not trained on there is none, and null is written. Without `decode`, tokens are stored without their text.
     """
     given = advantages or {}
+    # A group's members read one prompt, and often the same observations.
+    text_of = functools.cache(lambda ids: _storable(decode(ids)) if decode else "")
     rows = [
-        _to_row(step, index, member, trajectory, given.get((index, member)), decode or (lambda ids: ""))
+        _to_row(step, index, member, trajectory, given.get((index, member)), text_of)
         for index, group in enumerate(groups)
         for member, trajectory in enumerate(_members(group))
     ]
@@ -183,7 +186,7 @@ def _to_row(
             _to_struct(turn, share, decode)
             for turn, share in zip(trajectory.turns, _share_out(trajectory, advantages), strict=True)
         ],
-        "tail_text": _storable(decode(trajectory.tail_ids)),
+        "tail_text": decode(trajectory.tail_ids),
         "tail_ids": trajectory.tail_ids,
         "messages": [_storable(json.dumps(asdict(message), ensure_ascii=False)) for message in trajectory.messages],
     }
@@ -200,8 +203,8 @@ def _share_out(trajectory: Trajectory, advantages: Floats | None) -> list[list[f
 
 def _to_struct(turn: Turn, advantages: list[float] | None, decode: Decode) -> _TurnRow:
     return {
-        "context_text": _storable(decode(turn.context_ids)),
-        "action_text": _storable(decode(turn.action_ids)),
+        "context_text": decode(turn.context_ids),
+        "action_text": decode(turn.action_ids),
         "context_ids": turn.context_ids,
         "action_ids": turn.action_ids,
         "logprobs": turn.logprobs,

@@ -54,6 +54,16 @@ def test_overlap_is_of_whole_sets_and_of_single_passages():
     assert found["no_passage_in_any_training_question"] == {"questions": 1, "before": 0.0, "after": 0.0}
 
 
+def test_the_host_plays_a_stored_step_again_token_by_token(tmp_path, capsys):
+    run = run_tiny(tmp_path / "run", steps=2)
+    assert main(["host", str(run.path), "--rounds", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 4
+    seconds = found["seconds"]
+    assert seconds["whole"] >= seconds["decode"] > 0
+    assert {"environment", "render", "prefill", "store"} <= seconds.keys()
+
+
 def test_the_curve_of_a_run_is_read_from_its_metrics(tmp_path, capsys):
     run = run_tiny(tmp_path / "run", sft=SFT, steps=2)
     assert main(["curve", str(run.path), "--steps", "2:2"]) == 0

@@ -120,6 +120,21 @@ def test_a_searcher_gives_the_hits_themselves():
     assert show_hits([]) == "No passage matches this query; try other words."
 
 
+def test_a_query_asked_again_is_answered_from_memory_with_the_same_hits(monkeypatch):
+    index = Bm25Index(PASSAGES)
+    asked = []
+    query = index.query
+    monkeypatch.setattr(index, "query", lambda queries, k: asked.append(list(queries)) or query(queries, k))
+    searcher = Searcher(index, 2)
+    first, second, other = gather(searcher.find, "norway", "norway", "capital")
+    assert first == second == query(["norway"], 2)[0]
+    assert other == query(["capital"], 2)[0]
+    assert asked == [["norway"], ["capital"]]
+    first.clear()  # what a caller does with its list is its own affair
+    assert searcher.find_now("norway") == second
+    assert Searcher(index, 1).find_now("norway") == second[:1], "another searcher has its own k"
+
+
 def test_an_index_that_fails_is_an_observation_and_the_searcher_stays_usable():
     index = Echo()
     search = search_tool(index, k=1)

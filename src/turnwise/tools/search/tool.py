@@ -33,6 +33,8 @@ KINDS = ("bm25", "dense", "hybrid", "http")
 
 _MAX_BATCH = 64
 _SECONDS = 60.0
+_KEPT = 4096
+"""Queries whose hits are kept: the members of a group search alike, and BM25 answers a query the same every time."""
 
 
 def open_index(
@@ -97,6 +99,8 @@ class Searcher:
         self.max_seconds = index.max_seconds + 1.0 if isinstance(index, HttpIndex) else _SECONDS
         """Seconds after which a search has its hits or has failed."""
         self._batcher = TickBatcher(self._ask, max_batch=_MAX_BATCH)
+        query = self._query_one
+        self._find_now = functools.lru_cache(maxsize=_KEPT)(query) if isinstance(index, Bm25Index) else query
 
     async def find(self, query: str) -> list[Hit]:
         """The hits for one query; a search service that is down raises SearchDownError."""
@@ -106,7 +110,10 @@ class Searcher:
 
     def find_now(self, query: str) -> list[Hit]:
         """The hits for one query, without batching."""
-        return self.index.query([query], self.k)[0]
+        return list(self._find_now(query))
+
+    def _query_one(self, query: str) -> tuple[Hit, ...]:
+        return tuple(self.index.query([query], self.k)[0])
 
     async def _ask(self, queries: Sequence[str]) -> list[list[Hit]]:
         if isinstance(self.index, HttpIndex):

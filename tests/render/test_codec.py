@@ -1,0 +1,81 @@
+"""The short way to a tokenizer gives its own ids and its own text; what a renderer keeps changes nothing it returns."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from chat_families import family
+from turnwise.render import ChatRender, RenderSettings
+from turnwise.render.codec import TextCodec
+from turnwise.types import Message, ToolSpec
+
+FAMILIES = ("qwen2.5", "qwen3", "llama3", "smollm2", "quirky")
+CODECS = {name: (family(name), TextCodec(family(name))) for name in FAMILIES}
+TEXT = st.text(max_size=60) | st.text(st.sampled_from("ab1 .,\n\té☃[]<|im_end|>'s"), max_size=60)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(text=TEXT)
+@settings(max_examples=60, deadline=None)
+def test_ids_and_text_are_the_tokenizers_own(name: str, text: str) -> None:
+    tokenizer, codec = CODECS[name]
+    sound = text.encode("utf-8", "replace").decode()
+    ids = tokenizer.encode(sound, add_special_tokens=False)
+    assert list(codec.encode(text)) == ids
+    own = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert codec.decode(tuple(ids)) == own
+
+
+@given(ids=st.lists(st.integers(0, 300), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_ids_that_no_text_has_decode_as_the_tokenizer_decodes_them(ids: list[int]) -> None:
+    tokenizer, codec = CODECS["smollm2"]
+    ids = [i % len(tokenizer) for i in ids]
+    own = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert codec.decode(ids) == own
+
+
+def test_truncation_and_padding_of_the_tokenizers_file_are_switched_off() -> None:
+    tokenizer = family("smollm2")
+    tokenizer.backend_tokenizer.enable_truncation(max_length=2)
+    tokenizer.backend_tokenizer.enable_padding(length=64)
+    assert len(TextCodec(tokenizer).encode("one two three four five")) > 2
+    assert len(TextCodec(tokenizer).encode("one")) < 64
+
+
+def test_a_tokenizer_with_methods_of_its_own_keeps_them() -> None:
+    class Shouting(PreTrainedTokenizerFast):
+        def encode(self, text, **options):
+            return super().encode(text.upper(), **options)
+
+    plain = family("smollm2")
+    loud = Shouting(tokenizer_object=plain.backend_tokenizer)
+    assert TextCodec(loud).encode("abc") == TextCodec(plain).encode("ABC")
+
+
+def test_equal_prompts_are_rendered_once_and_other_tools_or_messages_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    render = ChatRender(family("smollm2"), RenderSettings())
+    written: list[str] = []
+    write = render._template.write
+    monkeypatch.setattr(render._template, "write", lambda m, t: written.append("") or write(m, t))
+
+    def start(content: str, description: str) -> tuple[int, ...]:
+        tool = ToolSpec(name="search", description=description, parameters={"type": "object", "properties": {}})
+        return render.start([Message(role="user", content=content)], [tool])
+
+    first = start("Who?", "Finds.")
+    assert start("Who?", "Finds.") == first
+    assert len(written) == 1
+    assert start("When?", "Finds.") != first
+    assert start("Who?", "Seeks.") != first
+    assert len(written) == 3
+    assert start("Who?", "Finds.") == first
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.render.chat._KEPT", 4)
+    render = ChatRender(family("smollm2"), RenderSettings())
+    for number in range(10):
+        render.start([Message(role="user", content=str(number))], [])
+    assert len(render._prompts) == 4
