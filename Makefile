@@ -5,12 +5,13 @@ N ?= 50
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TRACKERS := .venv-trackers
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check mutants format clean
+.PHONY: help install demo test test-trackers check mutants format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 install: $(READY) ## Make the virtual environment, if it is not there or the pins have changed
 
@@ -28,6 +29,15 @@ demo: $(READY) ## Train the embedded agent and compare it with its baselines (mi
 test: check ## Lint, type-check and run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+test-trackers: $(TRACKERS)/.ready ## Test the trackers with their real packages, offline, in a virtual environment of their own
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest tests/training/test_trackers.py
+
+$(TRACKERS)/.ready: requirements.txt pyproject.toml
+	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio,dev]"
+	touch $@
+
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)
 
@@ -41,4 +51,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) .mypy_cache .ruff_cache .pytest_cache

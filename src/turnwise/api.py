@@ -32,7 +32,7 @@ def train(
     run: str | Path = "runs/train",
     resume: bool = False,
     display: Display | None = None,
-    callbacks: Sequence[Callback | Mapping[str, object]] = (),
+    callbacks: Sequence[Callback | str | Mapping[str, object]] = (),
     **sections: object,
 ) -> RunDirectory:
     """Trains an agent: `turnwise.train(model="Qwen/Qwen2.5-0.5B-Instruct", env=MyEnv(), algorithm="grpo")`.
@@ -49,14 +49,14 @@ def train(
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.
         display: Where progress is shown; the terminal by default.
-        callbacks: Observers of the run, as objects or as a recipe names them: `[MyTracker()]`.
+        callbacks: Observers of the run, as objects or as a recipe names them: `[MyTracker(), "wandb"]`.
         sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`. A
             plug-in may be the object itself: `credit={"estimator": my_estimator}`.
     """
     configure_process()
     if steps is not None:
         sections["steps"] = steps
-    named = [one for one in callbacks if isinstance(one, Mapping)]
+    named = [one for one in callbacks if isinstance(one, str | Mapping)]
     if named:
         sections["callbacks"] = named
     config = _resolve("turnwise.train(...)", config, env, model, algorithm, sections)
@@ -68,7 +68,7 @@ def train(
             env=_env_at_hand(env),
             tasks=tasks,
             display=display,
-            callbacks=[one for one in callbacks if not isinstance(one, Mapping)],
+            callbacks=[one for one in callbacks if not isinstance(one, str | Mapping)],
             learners=learners,
         )
     )

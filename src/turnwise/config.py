@@ -55,7 +55,7 @@ class Config(Settings):
     render: RenderSettings = RenderSettings()
     engine: EngineSettings = LocalEngineSettings()
     callbacks: tuple[PluginSettings, ...] = ()
-    """Trackers and other observers of the run, of your own: `[{name: my_package:Tracker, args: {...}}]`."""
+    """Observers of the run: tensorboard, wandb, mlflow, trackio, or your own: `[tensorboard, my_package:Mine]`."""
 
     @property
     def algorithm_settings(self) -> AlgorithmSettings:

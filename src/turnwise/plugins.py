@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias, TypeGuard, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from turnwise.errors import ConfigError, TurnwiseError
@@ -39,6 +39,12 @@ class PluginSettings(Settings):
     """A name that is built in, `package.module:name`, or `path/to/file.py:name`."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Its keyword arguments."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, data: object) -> object:
+        """`tensorboard` is short for `{name: tensorboard}`."""
+        return {"name": data} if isinstance(data, str) else data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.plugins import PluginKind, PluginSettings, make_plugin
+from turnwise.training.trackers import TRACKERS
 
 if TYPE_CHECKING:  # a module with a callback need not import torch
     from turnwise.config import Config
@@ -59,8 +60,8 @@ class Callback:
 
 
 def make_callbacks(settings: Sequence[PluginSettings]) -> list[Callback]:
-    """The callbacks that a recipe names."""
-    return [make_plugin(_KIND, one, {}, Callback) for one in settings]
+    """The callbacks that a recipe names: trackers of ours, or a user's own."""
+    return [make_plugin(_KIND, one, TRACKERS, Callback) for one in settings]
 
 
 class Callbacks(Callback):
