@@ -276,9 +276,7 @@ def test_a_tool_that_cancels_itself_does_not_cancel_the_episode():
         """Gives up."""
         raise asyncio.CancelledError
 
-    assert call(give_up, "{}") == ToolResult(
-        content="give_up failed: RuntimeError: the tool cancelled itself", ok=False
-    )
+    assert call(give_up, "{}") == ToolResult(content="give_up failed: RuntimeError: it cancelled itself", ok=False)
 
 
 def test_threads_see_the_callers_context():

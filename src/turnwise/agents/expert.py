@@ -1,5 +1,6 @@
 """The environment's own expert as an agent: by messages, or token by token as the policy would have sampled them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnwise.agents.base import MessageSession, Move
@@ -26,7 +27,7 @@ class ExpertSession(MessageSession):
         self._env = env
 
     async def act(self, *, max_tokens: int, seed: int) -> Move:
-        return Move(message=self._env.expert())
+        return Move(message=await self._env.run_sync(self._env.expert))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,9 @@ class DemonstratingExpert:
 
     def open(self, env: Env, *, session: str, context_tokens: int | None) -> PolicySession:
         render = self.render
-        engine = ScriptedEngine(
-            lambda session, prompt: render.write(env.expert()), render.encode_action, context_limit=self.context_limit
-        )
+
+        async def reply(session: str, prompt_ids: Sequence[int]) -> str:
+            return render.write(await env.run_sync(env.expert))
+
+        engine = ScriptedEngine(reply, render.encode_action, context_limit=self.context_limit)
         return PolicyAgent(engine=engine, render=render).open(env, session=session, context_tokens=context_tokens)

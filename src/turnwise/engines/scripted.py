@@ -3,7 +3,8 @@
 Invariant: its completions obey the engine's contract, limits included, though no model is behind them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from turnwise.engines.base import Completion, EngineStats, Sampling
@@ -13,8 +14,8 @@ from turnwise.types import Finish
 if TYPE_CHECKING:
     import torch
 
-Reply: TypeAlias = Callable[[str, Sequence[int]], str | Sequence[int]]
-"""The answer of a session to a prompt: text, or token ids."""
+Reply: TypeAlias = Callable[[str, Sequence[int]], str | Sequence[int] | Awaitable[str | Sequence[int]]]
+"""The answer of a session to a prompt, at once or awaited: text, or token ids."""
 
 
 class ScriptedEngine:
@@ -44,7 +45,8 @@ class ScriptedEngine:
                 f"session '{session}': a prompt of {len(prompt_ids)} tokens leaves no room to answer in a context of "
                 f"{self._context_limit}; shorten it or raise the context limit"
             )
-        reply = self._reply(session, prompt_ids)
+        answer = self._reply(session, prompt_ids)
+        reply = await answer if inspect.isawaitable(answer) else answer
         ids = tuple(self._encode(reply) if isinstance(reply, str) else reply)
         if not ids:
             raise ModelError(

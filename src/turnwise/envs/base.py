@@ -5,12 +5,22 @@ question, `episode_seed` makes the noise, so the members of a group start alike 
 """
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self, TypeVar
 
 from turnwise.errors import EnvError
 from turnwise.types import Message, Step, Task, ToolSpec
+
+T = TypeVar("T")
+
+
+async def close_env(env: "Env") -> None:
+    """Closes an episode's environment; a plain `def close(self)` runs where the episode's state lives."""
+    closing = env.close if inspect.iscoroutinefunction(env.close) else partial(env.run_sync, env.close)
+    await closing()
 
 
 class Env(ABC):
@@ -38,7 +48,7 @@ class Env(ABC):
         """Answers the agent's message. Nothing the model can write may raise here: answer in words."""
 
     async def close(self) -> None:
-        """Frees what `reset` took; called once per episode, whatever happened."""
+        """Frees what `reset` took; called once per episode, whatever happened. A subclass may write a plain `def`."""
         return
 
     def spawn(self) -> Self:
@@ -56,3 +66,7 @@ class Env(ABC):
     def expert(self) -> Message:
         """An expert's message in this state (optional: demonstrations for a cold start, an upper bound)."""
         raise EnvError(f"{type(self).__name__} has no expert: give sft a file of chats instead")
+
+    async def run_sync(self, method: Callable[[], T]) -> T:
+        """Runs one of its own sync methods, such as `env.expert`, where the episode's state lives: here, inline."""
+        return method()

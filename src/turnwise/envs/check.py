@@ -10,9 +10,10 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from turnwise.envs.base import Env
+from turnwise.envs.base import Env, close_env
 from turnwise.envs.probes import final_message, hostile_messages, sample_call
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
@@ -126,7 +127,7 @@ async def _fork_halfway(env: Env, task: Task, script: Sequence[Message]) -> None
         rest = await _go_on(member, opening, script[half:], "a forked episode")
         record = _Record(opening=opening, steps=start.steps + rest.steps, keys=start.keys + rest.keys[1:])
         _compare(expected, record, "a fork and its original do not go on alike, or disturb each other")
-        await _guard("close", member.close)
+        await _guard("close", partial(close_env, member))
 
 
 async def _check_expert(env: Env, task: Task) -> None:
@@ -140,10 +141,10 @@ async def _expert_messages(env: Env, task: Task) -> list[Message]:
     await _guard("reset", lambda: player.reset(task, _episode_seed(task)))
     messages: list[Message] = []
     for _ in range(_MAX_EXPERT_TURNS):
-        messages.append(_try("expert", player.expert))
+        messages.append(await _guard("expert", lambda: player.run_sync(player.expert)))
         _check_expert_message(player, messages[-1])
         if (await _step(player, messages[-1], "the expert's message")).done:
-            await _guard("close", player.close)
+            await _guard("close", partial(close_env, player))
             return messages
     raise _BrokenError(f"the expert did not finish within {_MAX_EXPERT_TURNS} turns")
 
@@ -189,13 +190,13 @@ async def _play(env: Env, task: Task, script: Sequence[Message], what: str, epis
     if not opening:
         raise _BrokenError("reset gave no message to read")
     record = await _go_on(player, opening, script, what)
-    await _guard("close", player.close)
+    await _guard("close", partial(close_env, player))
     return record
 
 
 async def _go_on(player: Env, opening: tuple[Message, ...], script: Sequence[Message], what: str) -> _Record:
     steps: list[Step] = []
-    keys = [_state_key(player)]
+    keys = [await _state_key(player)]
     for message in script:
         # A pause, as sampling would make, lets an episode beside this one run in between.
         await asyncio.sleep(0)
@@ -203,7 +204,7 @@ async def _go_on(player: Env, opening: tuple[Message, ...], script: Sequence[Mes
         if steps[-1].done:
             await _expect_refusal(player, message)
             break
-        keys.append(_state_key(player))
+        keys.append(await _state_key(player))
     return _Record(opening=opening, steps=tuple(steps), keys=tuple(keys))
 
 
@@ -227,8 +228,8 @@ async def _expect_refusal(player: Env, message: Message) -> None:
     raise _BrokenError("a step after done is answered; raise EnvError, or an answer can be paid twice")
 
 
-def _state_key(player: Env) -> str | None:
-    key, again = _try("state_key", player.state_key), _try("state_key", player.state_key)
+async def _state_key(player: Env) -> str | None:
+    key, again = [await _guard("state_key", lambda: player.run_sync(player.state_key)) for _ in range(2)]
     if key != again:
         raise _BrokenError(f"state_key() changes while the state does not: '{key}', then '{again}'")
     if key is not None and not (isinstance(key, str) and key):

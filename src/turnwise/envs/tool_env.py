@@ -4,21 +4,25 @@ Invariant: outcome rewards are computed once, when the episode ends; process rew
 earned them; the two have separate names, so nothing is paid under a name that means something else.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from turnwise.envs.base import Env
+from turnwise.envs.members import check_channels, find_members
 from turnwise.errors import EnvError, RewardError
 from turnwise.rewards import Episode, Reward, finite
 from turnwise.tools import Tool, index_tools, run_calls
+from turnwise.tools.episode_thread import EpisodeThread
 from turnwise.tools.tool import encodable
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult, ToolSpec
 
 TaskList: TypeAlias = Sequence[Task] | Sequence[Mapping[str, Json]]
 
-_METRICS = ("success", "tool_calls", "tool_errors")
+T = TypeVar("T")
+
 _MAX_NAME_CHARS = 64
 
 
@@ -37,9 +41,10 @@ class _Progress:
 class ToolEnv(Env):
     """A message with tool calls is answered by the tools; a message without any is the final answer.
 
-    Pass tools, or subclass it and write `@tool` methods: they are offered too, each bound to its episode's own
-    instance. A subclass with state sets it in `begin`; methods that change state should be `@tool(quick=True)`,
-    so that several calls in one turn run in order.
+    Pass tools and rewards, or subclass it and write `@tool` and `@reward` methods, each bound to its episode's own
+    instance. A subclass with state sets it in `begin`. An episode's sync code (`begin`, methods, rewards) runs in order
+    in one thread of its own, so that it may hold a database connection, say; where all of it is quick or async, there
+    is no thread, and it runs inline on the event loop. Async methods run on the event loop, side by side.
     """
 
     def __init__(
@@ -57,23 +62,28 @@ class ToolEnv(Env):
         Args:
             tools: What the agent may call.
             tasks: One list for every split, or a list per split; a plain mapping becomes the data of a task.
-            rewards: Paid once, at the end. The first one defines success: a raw score of at least 1.
+            rewards: Paid once, at the end, before those of `@reward` methods. The first of all defines success: a raw
+                score of at least 1.
             process: The weight of each channel that tools pay into by `ToolResult.rewards`.
             system: The system message, if any.
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
         """
         self._given_tools = tuple(tools)
-        self._own_tools = _find_tools(type(self))
         self._tasks = _read_tasks(tasks)
-        self._rewards = tuple(rewards)
+        self._given_rewards = tuple(rewards)
+        self._own_tools = find_members(type(self), Tool)
+        self._own_rewards = find_members(type(self), Reward)
         self._process = dict(process or {})
         self._system = system
         self._max_turns = max_turns
         self._progress: _Progress | None = None
-        _check_channels(self._rewards, self._process)
+        self._thread: EpisodeThread | None = None
+        check_channels(self._given_rewards, self._bound_rewards(), self._process)
         if max_turns is not None and max_turns < 1:
             raise EnvError(f"max_turns is {max_turns}; give at least 1, or None for no limit")
         index_tools(self._offered())
+        codes: list[Tool | Reward] = [*self._bound_tools(), *self._given_rewards, *self._bound_rewards()]
+        self._needs_thread = not all(code.quick or code.is_async for code in codes)
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -98,12 +108,19 @@ class ToolEnv(Env):
         return question
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
-        self.begin(task, episode_seed)
-        opening = [Message(role="user", content=self.prompt(task))]
+        self._thread = EpisodeThread() if self._needs_thread else None
+        question = await self._in_thread(lambda: self._open(task, episode_seed), "begin")
+        opening = [Message(role="user", content=question)]
         if self._system:
             opening.insert(0, Message(role="system", content=self._system))
         self._progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
+
+    async def run_sync(self, method: Callable[[], T]) -> T:
+        """Runs one of its own sync methods where the episode's state lives: in the episode's thread, if it has one."""
+        if method == self.state_key and type(self).state_key is ToolEnv.state_key:
+            return method()
+        return await self._in_thread(method, getattr(method, "__name__", "a method"))
 
     def state_key(self) -> str | None:
         """Names what the agent has read of this task, and after how many turns; how it asked is no part of it."""
@@ -129,7 +146,7 @@ class ToolEnv(Env):
         progress.turns += 1
         progress.messages.append(message)
         if not message.tool_calls:
-            return self._finish(progress, answer=message.content)
+            return await self._finish(progress, answer=message.content)
         results = await run_calls(self._offered(), message.tool_calls)
         progress.tool_calls += len(results)
         progress.tool_errors += sum(not result.ok for result in results)
@@ -137,10 +154,10 @@ class ToolEnv(Env):
         progress.messages.extend(replies)
         paid = self._pay(results)
         if progress.turns == self._max_turns:
-            return self._finish(progress, answer=None, messages=replies, paid=paid)
+            return await self._finish(progress, answer=None, messages=replies, paid=paid)
         return Step(messages=replies, rewards=paid, metrics=_counts(progress))
 
-    def _finish(
+    async def _finish(
         self,
         progress: _Progress,
         answer: str | None,
@@ -154,12 +171,15 @@ class ToolEnv(Env):
             answer=answer,
             tool_calls=progress.tool_calls,
             tool_errors=progress.tool_errors,
+            env=self,
         )
-        scores = {reward.name: reward.score(episode) for reward in self._rewards}
-        rewards = dict(paid or {}) | {reward.name: reward.weight * scores[reward.name] for reward in self._rewards}
+        outcomes = (*self._given_rewards, *self._bound_rewards())
+        # One after the other, as methods may change what the next one sees.
+        scores = {reward.name: await reward.score_episode(episode, self._thread) for reward in outcomes}
+        rewards = dict(paid or {}) | {reward.name: reward.weight * scores[reward.name] for reward in outcomes}
         metrics = _counts(progress) | scores
-        if self._rewards:
-            metrics["success"] = float(scores[self._rewards[0].name] >= 1.0)
+        if outcomes:
+            metrics["success"] = float(scores[outcomes[0].name] >= 1.0)
         return Step(messages=messages, rewards=rewards, done=True, metrics=metrics)
 
     def _pay(self, results: Sequence[ToolResult]) -> dict[str, float]:
@@ -174,25 +194,38 @@ class ToolEnv(Env):
         return paid
 
     def _offered(self) -> tuple[Tool, ...]:
-        """The tools passed in, then the `@tool` methods of the class, bound to this very instance."""
-        return (*self._given_tools, *(member.__get__(self) for member in self._own_tools))
+        """The tools passed in, then the `@tool` methods of the class, bound to this very instance and its thread."""
+        own = self._bound_tools()
+        if self._thread is not None:
+            own = tuple(dataclasses.replace(item, thread=self._thread) for item in own)
+        return (*self._given_tools, *own)
 
+    def _bound_tools(self) -> tuple[Tool, ...]:
+        return tuple(member.__get__(self) for member in self._own_tools)
 
-def _find_tools(kind: type) -> tuple[Tool, ...]:
-    """The `@tool` methods of a class and its bases, unbound."""
-    attributes = {name: None for cls in reversed(kind.__mro__) for name in vars(cls)}
-    members = (getattr(kind, name, None) for name in attributes)
-    return tuple(member for member in members if isinstance(member, Tool))
+    def _bound_rewards(self) -> tuple[Reward, ...]:
+        return tuple(member.__get__(self) for member in self._own_rewards)
+
+    async def _in_thread(self, work: Callable[[], T], what: str) -> T:
+        """Runs sync code of the episode in its thread; inline where it has none."""
+        return work() if self._thread is None else await self._thread.run(work, what=what, seconds=None)
+
+    def _open(self, task: Task, episode_seed: int) -> str:
+        self.begin(task, episode_seed)
+        return self.prompt(task)
 
 
 def _read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:
     """The tasks by split; those of every split stand under the empty name."""
     splits = tasks if isinstance(tasks, Mapping) else {"": tasks}
-    return {split: _as_tasks(split, listed) for split, listed in splits.items() if len(listed) > 0}
+    # A split that is named and empty stays, and is refused by its name where it is played.
+    return {split: _as_tasks(split, listed) for split, listed in splits.items() if split or len(listed) > 0}
 
 
 def _as_tasks(split: str, listed: TaskList) -> Sequence[Task]:
     # Only the first is looked at: a lazy sequence makes its tasks when they are asked for.
+    if not len(listed):
+        return ()
     first = None if isinstance(listed, str) else listed[0]
     if isinstance(first, Task):
         return cast(Sequence[Task], listed)
@@ -200,24 +233,6 @@ def _as_tasks(split: str, listed: TaskList) -> Sequence[Task]:
         raise EnvError(f"tasks must be a list, or lists by split, of Task or of mappings; this holds {listed[0]!r}")
     data = cast(Sequence[Mapping[str, Json]], listed)
     return [Task(id=f"{split or 'task'}-{i}", seed=i, data=item) for i, item in enumerate(data)]
-
-
-def _check_channels(rewards: Sequence[Reward], process: Mapping[str, float]) -> None:
-    if not rewards and not process:
-        raise RewardError("an environment that pays nothing teaches nothing; pass rewards=[...] or process={...}")
-    seen: set[str] = set()
-    for reward in rewards:
-        if not isinstance(reward, Reward):
-            raise RewardError(f"{reward!r} is not a reward; put @reward above the function")
-        if reward.name in seen:
-            raise RewardError(f"two rewards are named '{reward.name}'; rename one with @reward(name=...)")
-        if reward.name in process:
-            raise RewardError(f"'{reward.name}' names both a reward and a process channel; rename one of them")
-        if reward.name in _METRICS:
-            raise RewardError(f"a reward cannot be named '{reward.name}', which is a metric; choose another name")
-        seen.add(reward.name)
-    for channel, weight in process.items():
-        finite(f"weight of process channel {channel}", weight)
 
 
 def _reply(call: ToolCall, result: ToolResult) -> Message:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from turnwise.agents.base import EpisodeFailure
-from turnwise.envs.base import Env
+from turnwise.envs.base import Env, close_env
 from turnwise.errors import TurnwiseError
 from turnwise.types import StopReason
 
@@ -68,7 +68,7 @@ async def _close(env: Env) -> str:
     """Closes the environment and returns what broke in it; the episode is scored already, and stays so."""
     try:
         with boundary("close"):
-            await env.close()
+            await close_env(env)
     except EpisodeFailure as error:
         return str(error)
     return ""

@@ -71,7 +71,7 @@ class _Conversation:
                 return StopReason.TOKEN_BUDGET
             max_tokens = min(filter(None, (limits.turn_tokens, room, budget)))
             with boundary("state_key"):
-                state_key = env.state_key()
+                state_key = await env.run_sync(env.state_key)
             try:
                 move = await session.act(max_tokens=max_tokens, seed=derive_seed(self.episode_seed, "turn", number))
             except AgentStopped as stopped:

@@ -13,9 +13,12 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
+from turnwise.tools.repeats import warn_collapsed
+
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that nothing waits for any more."""
 
 
 class TimedOutError(Exception):
@@ -24,20 +27,30 @@ class TimedOutError(Exception):
 
 def abandoned_threads() -> int:
     """How many threads of timed-out or cancelled calls are still running."""
-    return sum(thread.is_alive() for thread in list(_abandoned))
+    return sum(thread.is_alive() for thread in list(abandoned))
 
 
-async def run_in_thread(work: Callable[[], object], seconds: float) -> object:
+def abandon(thread: threading.Thread, what: str) -> None:
+    """Counts a thread that still runs though nothing waits for it; logs it by what runs there."""
+    abandoned.add(thread)
+    warn_collapsed(
+        _logger,
+        what,
+        f"{what} was abandoned in its thread, which goes on; abandoned threads still running: {abandoned_threads()}",
+    )
+
+
+async def run_in_thread(work: Callable[[], T], seconds: float | None, *, what: str = "a call") -> T:
     """What `work()` returns or raises, run in a daemon thread of its own; TimedOutError when it takes too long."""
     loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+    outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
-    def settle(value: object, error: BaseException | None) -> None:
+    def settle(value: T | None, error: BaseException | None) -> None:
         if not outcome.done():
             outcome.set_result((value, error))
 
     def target() -> None:
-        value: object = None
+        value: T | None = None
         error: BaseException | None = None
         try:
             value = work()
@@ -51,30 +64,32 @@ async def run_in_thread(work: Callable[[], object], seconds: float) -> object:
     thread = threading.Thread(target=context.run, args=(target,), name="turnwise-tool", daemon=True)
     thread.start()
     try:
-        value, error = await _within(outcome, seconds)
+        value, error = await wait_within(outcome, seconds)
     except (TimedOutError, asyncio.CancelledError):
-        _abandoned.add(thread)
-        _logger.warning("a call was abandoned in its thread; abandoned threads still running: %d", abandoned_threads())
+        abandon(thread, what)
         raise
     if error is not None:
-        raise _contained(error)
-    return value
+        raise contained(error)
+    return value  # type: ignore[return-value]  # no error, so it is what `work` returned
 
 
-async def run_in_loop(work: Coroutine[object, object, object], seconds: float) -> object:
+async def run_in_loop(work: Coroutine[object, object, T], seconds: float | None) -> T:
     """What the coroutine returns or raises; it is cancelled, but not waited for, when it takes too long."""
 
-    async def contained() -> object:
+    async def run() -> T:
         try:
             return await work
-        except SystemExit as error:
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:
             # A task that lets SystemExit through stops the whole event loop.
-            raise _contained(error) from error
+            raise contained(error) from error
 
-    return await _within(asyncio.ensure_future(contained()), seconds)
+    return await wait_within(asyncio.ensure_future(run()), seconds)
 
 
-async def _within(future: asyncio.Future[T], seconds: float) -> T:
+async def wait_within(future: asyncio.Future[T], seconds: float | None) -> T:
+    """The future's result; when it takes too long, or the caller is cancelled, the future is cancelled and left."""
     try:
         done, _ = await asyncio.wait({future}, timeout=seconds)
     except asyncio.CancelledError:
@@ -84,7 +99,7 @@ async def _within(future: asyncio.Future[T], seconds: float) -> T:
         _give_up(future)
         raise TimedOutError
     if future.cancelled():
-        raise RuntimeError("the tool cancelled itself")
+        raise RuntimeError("it cancelled itself")
     return future.result()
 
 
@@ -94,7 +109,15 @@ def _give_up(future: asyncio.Future[T]) -> None:
     future.add_done_callback(lambda settled: None if settled.cancelled() else settled.exception())
 
 
-def _contained(error: BaseException) -> Exception:
+def contained(error: BaseException) -> Exception:
+    """The error, where it is one that code may raise; an exit or an interrupt of foreign code ends nothing of ours."""
     if isinstance(error, Exception):
         return error
-    return RuntimeError(f"the tool raised {type(error).__name__}")
+    words = f": {error}" if str(error) else ""
+    return RuntimeError(f"it raised {type(error).__name__}{words}").with_traceback(error.__traceback__)
+
+
+def being_cancelled() -> bool:
+    """Whether a CancelledError is meant for the present task, and not one that foreign code raised by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,9 +1,11 @@
 """`@tool`: a typed, documented Python function becomes something a model can call.
 
 Invariant: `Tool.call` answers every call with a ToolResult. Bad JSON, wrong arguments, an exception or a timeout
-becomes text that the model reads; only the cancellation of the caller itself is raised.
+becomes text that the model reads. Two things are raised: the cancellation of the caller itself, and the loss of the
+thread that an environment's own tools share, after which its episode cannot go on.
 """
 
+import asyncio
 import dataclasses
 import functools
 import inspect
@@ -11,16 +13,17 @@ import json
 import math
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self, overload
+from typing import Protocol, Self, cast, overload
 
 from pydantic_core import to_jsonable_python
 
 from turnwise.errors import ToolError
 from turnwise.tools.docstring import read_docstring
+from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
 from turnwise.tools.parameters import BadArgumentsError, Parameter, Parameters, read_parameters
-from turnwise.tools.running import TimedOutError, run_in_loop, run_in_thread
+from turnwise.tools.running import TimedOutError, being_cancelled, run_in_loop, run_in_thread
 from turnwise.types import ToolResult, ToolSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -42,6 +45,8 @@ class Tool:
     """Pure and fast: runs inline on the event loop, in the order of the calls, without a thread."""
     unbound: bool
     """True for a method looked up on its class, which has no `self` to run with."""
+    thread: EpisodeThread | None = None
+    """Where a sync method runs, in order: the thread of its episode; None: quick ones inline, others in new threads."""
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Self:
         if instance is None or not self.unbound:
@@ -52,22 +57,33 @@ class Tool:
         """The plain function, for Python callers and tests."""
         return self.function(*args, **kwargs)
 
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
     async def call(self, arguments: str) -> ToolResult:
         """Runs the function on the JSON object the model wrote: `await search.call('{"query": "Oslo"}')`."""
         try:
             return await self._invoke(self.parameters.read(arguments))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary: whatever a tool raises becomes text
+        except (LostThreadError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the boundary: whatever a tool raises becomes text
+            if isinstance(error, asyncio.CancelledError) and being_cancelled():
+                raise
             return self._explain(error)
 
     async def _invoke(self, values: Mapping[str, object]) -> ToolResult:
         return present(await self._run(values), self.max_chars)
 
     async def _run(self, values: Mapping[str, object]) -> object:
-        if inspect.iscoroutinefunction(self.function):
-            return await run_in_loop(self.function(**values), self.timeout)
-        if self.quick:
+        if self.is_async:
+            return await run_in_loop(cast(Coroutine[object, object, object], self.function(**values)), self.timeout)
+        if self.quick and self.thread is None:
             return self.function(**values)
-        return await run_in_thread(functools.partial(self.function, **values), self.timeout)
+        work, what = functools.partial(self.function, **values), f"tool '{self.spec.name}'"
+        if self.thread is None:
+            return await run_in_thread(work, self.timeout, what=what)
+        return await self.thread.run(work, what=what, seconds=self.timeout)
 
     def _explain(self, error: BaseException) -> ToolResult:
         name = self.spec.name
@@ -115,9 +131,10 @@ def tool(
 
     Args:
         name: What the model calls it; the function's own name by default.
-        timeout: Seconds until a call times out. Quick tools have no timeout.
+        timeout: Seconds until a call times out. Quick tools that run inline have no timeout.
         max_chars: Longer output is cut, with a note.
-        quick: For a pure and fast function: it runs inline, in order, without a thread.
+        quick: For a fast function that never waits: it runs inline, in order, without a thread. A method of an
+            environment that has slower sync code, too, runs in the episode's thread all the same.
     """
 
     def decorate(function: Callable[..., object], /) -> Tool:

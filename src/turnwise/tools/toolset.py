@@ -5,6 +5,7 @@ Invariant: `run_calls` gives one ToolResult per call, in the order of the calls,
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from turnwise.errors import ToolError
 from turnwise.spelling import suggest
@@ -30,9 +31,15 @@ def index_tools(tools: Sequence[Tool]) -> dict[str, Tool]:
 
 
 async def run_calls(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[ToolResult]:
-    """Runs the calls of one turn concurrently; a call that cannot be made gets an error message as its result."""
+    """Runs the calls of one turn concurrently, those of one `EpisodeThread` in order; a call that cannot be made gets
+    an error message as its result."""
     by_name = index_tools(tools)
-    return list(await asyncio.gather(*(_run_call(by_name, call) for call in calls)))
+    # All are waited for, so that none runs on beside what comes next when another's thread is lost.
+    results = await asyncio.gather(*(_run_call(by_name, call) for call in calls), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[ToolResult], results)
 
 
 async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> ToolResult:

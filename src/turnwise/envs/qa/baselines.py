@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from turnwise.envs.base import Env
+from turnwise.envs.base import Env, close_env
 from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.errors import EnvError
@@ -50,7 +50,7 @@ class _OneAnswer(Env):
         return await self._live.step(dataclasses.replace(message, tool_calls=()))
 
     async def close(self) -> None:
-        await self._live.close()
+        await close_env(self._live)
 
     def expert(self) -> Message:
         """The gold answer, whether or not anything in the prompt holds it."""

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from turnwise.errors import ToolError
 from turnwise.settings import parse_settings
@@ -118,8 +117,7 @@ class Searcher:
     async def _ask(self, queries: Sequence[str]) -> list[list[Hit]]:
         if isinstance(self.index, HttpIndex):
             return await self.index.aquery(queries, self.k)
-        answers = await run_in_thread(functools.partial(self.index.query, queries, self.k), _SECONDS)
-        return cast(list[list[Hit]], answers)
+        return await run_in_thread(functools.partial(self.index.query, queries, self.k), _SECONDS, what="a search")
 
 
 # Classes, so that the schema of each is made once and not for every index.

@@ -1,0 +1,116 @@
+"""The thread of an episode: calls in order, a deadline for each, and the loss of the thread when one hangs."""
+
+import asyncio
+import contextvars
+import gc
+import threading
+import time
+
+import pytest
+
+from turnwise.tools import abandoned_threads
+from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
+
+
+def test_every_call_runs_in_one_thread_that_is_not_the_loops():
+    async def main():
+        thread = EpisodeThread()
+        return [await thread.run(threading.get_ident, what="x", seconds=5) for _ in range(3)]
+
+    found = asyncio.run(main())
+    assert len(set(found)) == 1
+    assert threading.get_ident() not in found
+
+
+def test_what_a_call_raises_is_raised_here_and_exits_nothing():
+    def raise_(error):
+        raise error
+
+    async def main(error):
+        thread = EpisodeThread()
+        try:
+            await thread.run(lambda: raise_(error), what="x", seconds=5)
+        finally:
+            assert await thread.run(lambda: 2, what="y", seconds=5) == 2, "the thread goes on"
+
+    with pytest.raises(KeyError, match="gold"):
+        asyncio.run(main(KeyError("gold")))
+    with pytest.raises(RuntimeError, match=r"^it raised SystemExit: 3$"):
+        asyncio.run(main(SystemExit(3)))
+    with pytest.raises(RuntimeError, match=r"^it raised KeyboardInterrupt$"):
+        asyncio.run(main(KeyboardInterrupt()))
+
+
+def test_a_hang_is_named_and_costs_the_thread_and_later_calls_do_not_wait():
+    release, before = threading.Event(), abandoned_threads()
+
+    async def main():
+        thread = EpisodeThread()
+        with pytest.raises(LostThreadError, match=r"^tool 'hang' gave no answer within 0\.05 seconds$"):
+            await thread.run(lambda: release.wait(20), what="tool 'hang'", seconds=0.05)
+        assert abandoned_threads() == before + 1
+        start = time.monotonic()
+        with pytest.raises(LostThreadError, match=r"tool 'hang' gave no answer .* holds the thread"):
+            await thread.run(lambda: 1, what="reward 'paid'", seconds=20)
+        assert time.monotonic() - start < 5
+
+    asyncio.run(main())
+    release.set()
+    deadline = time.monotonic() + 10
+    while abandoned_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert abandoned_threads() == before, "a thread that came back is abandoned no longer"
+
+
+def test_the_time_of_a_call_counts_from_its_turn():
+    async def main():
+        thread = EpisodeThread()
+        slow = [thread.run(lambda: time.sleep(0.2), what="x", seconds=0.8) for _ in range(6)]
+        await asyncio.gather(*slow)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_caller_leaves_the_thread_usable_once_the_call_returns():
+    release = threading.Event()
+
+    async def main():
+        thread = EpisodeThread()
+        waiting = asyncio.ensure_future(thread.run(lambda: release.wait(20), what="x", seconds=None))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        release.set()
+        return await thread.run(lambda: "closed", what="close", seconds=5)
+
+    assert asyncio.run(main()) == "closed"
+
+
+def test_context_variables_are_the_callers():
+    variable = contextvars.ContextVar("variable", default="unset")
+
+    async def main():
+        variable.set("set")
+        return await EpisodeThread().run(variable.get, what="x", seconds=5)
+
+    assert asyncio.run(main()) == "set"
+
+
+def test_the_thread_ends_with_its_object():
+    before = threading.active_count()
+
+    async def main():
+        thread = EpisodeThread()
+        await thread.run(lambda: None, what="x", seconds=5)
+        assert threading.active_count() == before + 1
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+        deadline = time.monotonic() + 10
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() == before, "without the garbage collector's help"
+    finally:
+        gc.enable()
