@@ -5,11 +5,12 @@ import contextvars
 import gc
 import threading
 import time
+import weakref
 
 import pytest
 
 from turnwise.tools import abandoned_threads
-from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
+from turnwise.tools.episode_thread import EpisodeThread, LostThreadError, Paces
 
 
 def test_every_call_runs_in_one_thread_that_is_not_the_loops():
@@ -114,3 +115,65 @@ def test_the_thread_ends_with_its_object():
         assert threading.active_count() == before, "without the garbage collector's help"
     finally:
         gc.enable()
+
+
+def test_fast_code_returns_before_anything_else_in_the_loop_runs():
+    """As if it had run inline: whatever the threads do, episodes go on in an order that a seed repeats."""
+
+    async def main():
+        order = []
+        paces = Paces()
+
+        async def episode(number):
+            thread = EpisodeThread(paces)
+            for turn in range(3):
+                await thread.run(lambda: None, what="tool 'fast'", seconds=30)
+                order.append((number, turn))
+
+        await asyncio.gather(*(episode(number) for number in range(20)))
+        return order
+
+    assert asyncio.run(main()) == [(number, turn) for number in range(20) for turn in range(3)]
+
+
+def test_code_that_proves_slow_is_awaited_side_by_side():
+    paces, slow = Paces(), 0.05
+
+    async def episode():
+        await EpisodeThread(paces).run(lambda: time.sleep(slow), what="tool 'slow'", seconds=30)
+
+    async def main():
+        await asyncio.gather(*(episode() for _ in range(6)))
+        assert paces.is_slow("tool 'slow'")
+        start = time.perf_counter()
+        await asyncio.gather(*(episode() for _ in range(40)))
+        return time.perf_counter() - start
+
+    assert asyncio.run(main()) < 40 * slow / 2
+
+
+def test_a_slow_call_now_and_then_does_not_make_code_slow():
+    paces = Paces()
+    for call in range(1000):
+        paces.add("tool 'fast'", 0.01 if call % 50 == 0 else 1e-5)
+        assert not paces.is_slow("tool 'fast'")
+    assert not paces.is_slow("never called")
+
+
+def test_an_error_does_not_keep_the_environment_or_the_thread():
+    class World:
+        def fail(self):
+            raise KeyError("gold")
+
+    async def main():
+        world, thread = World(), EpisodeThread()
+        with pytest.raises(KeyError):
+            await thread.run(world.fail, what="x", seconds=5)
+        return weakref.ref(world), weakref.ref(thread)
+
+    gc.disable()
+    try:
+        kept = [reference() for reference in asyncio.run(main())]
+    finally:
+        gc.enable()
+    assert kept == [None, None]

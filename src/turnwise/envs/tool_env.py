@@ -15,7 +15,7 @@ from turnwise.envs.members import check_channels, find_members
 from turnwise.errors import EnvError, RewardError
 from turnwise.rewards import Episode, Reward, finite
 from turnwise.tools import Tool, index_tools, run_calls
-from turnwise.tools.episode_thread import EpisodeThread
+from turnwise.tools.episode_thread import EpisodeThread, Paces
 from turnwise.tools.tool import encodable
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult, ToolSpec
 
@@ -78,6 +78,7 @@ class ToolEnv(Env):
         self._max_turns = max_turns
         self._progress: _Progress | None = None
         self._thread: EpisodeThread | None = None
+        self._paces = Paces()
         check_channels(self._given_rewards, self._bound_rewards(), self._process)
         if max_turns is not None and max_turns < 1:
             raise EnvError(f"max_turns is {max_turns}; give at least 1, or None for no limit")
@@ -108,7 +109,7 @@ class ToolEnv(Env):
         return question
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
-        self._thread = EpisodeThread() if self._needs_thread else None
+        self._thread = EpisodeThread(self._paces) if self._needs_thread else None
         question = await self._in_thread(lambda: self._open(task, episode_seed), "begin")
         opening = [Message(role="user", content=question)]
         if self._system:
