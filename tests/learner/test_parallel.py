@@ -10,7 +10,7 @@ from torch import nn
 
 import turnwise
 from episodes_by_hand import group, tiny_llama
-from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
+from layout_cases import CASES, GROUPS, MIXED, assert_same_gradients, learner_of, update_of
 from turnwise.errors import ConfigError
 from turnwise.learner.parallel import SINGLE, join
 from turnwise.learner.parallel.data_parallel import _own_gpu
@@ -81,6 +81,9 @@ def _work(rank, port, folder):
         learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
         results[case, layout] = (caught, update.metrics, update.advantages, learner.model.state_dict())
+    skipping = learner_of(CASES["grpo by trajectory"], parallel=parallel, packing=True, skip_zero_rows=True)
+    caught, update = update_of(skipping, MIXED)
+    results["skipping"] = (caught, update.metrics)
     results["sum"] = parallel.sum_(torch.tensor([1.0, rank]))
     results["gather"] = parallel.gather(("rank", rank))
     results["gradients"] = _sums_of_gradients(parallel)
@@ -134,6 +137,15 @@ def test_two_ranks_do_what_one_does(both, case, layout):
             torch.testing.assert_close(weights[name], weight, atol=1e-6, rtol=0, msg=name)
     first, second = (one[case, layout][3] for one in both)
     assert all(torch.equal(first[name], second[name]) for name in first), "the two hold the same bits"
+
+
+def test_ranks_leave_out_the_same_rows(both):
+    expected, update = update_of(learner_of(CASES["grpo by trajectory"], packing=True, skip_zero_rows=True), MIXED)
+    for caught, metrics in (one["skipping"] for one in both):
+        assert_same_gradients(caught, expected)
+        assert metrics["batch/skipped_share"] == pytest.approx(update.metrics["batch/skipped_share"])
+        assert metrics["policy/entropy"] == pytest.approx(update.metrics["policy/entropy"])
+        assert metrics["policy/sampler_gap"] == pytest.approx(update.metrics["policy/sampler_gap"], abs=1e-6)
 
 
 def test_a_gradient_that_one_rank_lacks_is_zero_there_and_one_that_all_lack_stays_absent(both):

@@ -35,6 +35,17 @@ GROUPS = [
 ]
 """Uneven turns, rewards on the way, a rewrite, and three ways to be cut off."""
 
+ALIKE = [
+    group(
+        episode(turn([1, 2, 3], [3, 4], opens=True), turn([5, 6], [7, 1], reward=1.0)),
+        episode(turn([1, 2, 3], [9, 9], opens=True, reward=1.0), turn([8, 8], [2, 2], opens=True)),
+    ),
+    group(episode(turn([7], [1, 2, 3], opens=True)), episode(turn([7], [4], opens=True))),
+]
+"""Groups whose members are paid alike, one of them with two rows."""
+MIXED = [ALIKE[0], GROUPS[0], ALIKE[1], GROUPS[1]]
+"""Groups that teach nothing among groups that do."""
+
 CASES = {
     "grpo": {"credit": {"estimator": "grpo"}, "loss": {"entropy_coef": 0.05, "kl_coef": 0.1}},
     "grpo by trajectory": {"credit": {"estimator": "grpo"}, "loss": {"aggregation": "trajectory"}},
@@ -80,6 +91,8 @@ def learner_of(
     compile=False,
     checkpointing=False,
     dropout=False,
+    skip_zero_rows=None,
+    epochs=1,
     **settings,
 ):
     """A learner in float64 that clips its gradients, with a critic that has opinions."""
@@ -92,6 +105,8 @@ def learner_of(
             compile=compile,
             checkpointing=checkpointing,
             dropout=dropout,
+            skip_zero_rows=skip_zero_rows,
+            epochs=epochs,
             minibatches=minibatches,
             optimizer=optimizer,
             critic=CriticSettings(optimizer=optimizer),

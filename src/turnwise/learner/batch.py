@@ -167,13 +167,17 @@ class Batch:
         """[L] float: the weight of each trained token of a mini-batch in its loss; of those in `among` [L] alone."""
         chosen = self.trained if among is None else self.trained & among  # [L]
         if len(rows) < self.rows:
-            theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
-            theirs[torch.tensor(rows, dtype=torch.long)] = True
-            chosen = chosen & theirs[self.row]
+            chosen = chosen & self.in_rows(rows)
         token = chosen.nonzero().flatten()
         weights = torch.zeros(len(self.ids))  # [L]
         weights[token] = token_weights(self.trajectory[token], mode, fixed_length=fixed_length)
         return weights
+
+    def in_rows(self, rows: Sequence[int]) -> torch.Tensor:
+        """[L] bool: the tokens of these rows."""
+        theirs = torch.zeros(self.rows, dtype=torch.bool)  # [R]
+        theirs[torch.tensor(rows, dtype=torch.long)] = True
+        return theirs[self.row]
 
     def minibatches(self, count: int, seed: int) -> list[list[int]]:
         """Splits the rows by whole trajectories, shuffled by `seed`, into at most `count` mini-batches."""

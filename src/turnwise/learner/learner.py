@@ -30,6 +30,7 @@ from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.skipping import find_taught, mean_surprisal, rows_to_read, skips_rows
 from turnwise.learner.step_metrics import Measured, PendingStep, measure_reading, measure_step, summarise_steps
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
@@ -61,8 +62,11 @@ class _MiniBatch:
     """This rank's micro-batches of a mini-batch, with weights [L] normalised over every rank's."""
 
     micros: MicroBatches
+    """Of the rows that are read."""
     weights: torch.Tensor
     """[L] float: of each trained token in the policy's loss."""
+    read_weights: torch.Tensor
+    """[L] float: the same in the rows that are read on some rank, and 0 elsewhere."""
     value_weights: torch.Tensor | None
     """[L] float: of each token in the critic's loss, which may cover some tokens alone; None without a critic."""
     sampler_logprob: torch.Tensor
@@ -125,6 +129,7 @@ class Learner:
             self.critic = parallel.prepare(Critic(self.model))
             self.critic_optimizer = optimizer(self.critic, settings.critic.optimizer)
         self.runner = replace(runner, packing=packing, compiled=self._compile(packing))
+        self._skips_rows = skips_rows(settings, credit=credit, loss=loss, device=device)
 
     def _check_model(self, runner: ForwardRunner) -> Packing:
         """How rows are packed, once the model is known to score them right."""
@@ -183,10 +188,11 @@ class Learner:
             on_device = functools.cache(lambda: prepared()[0].to(self._device))
             if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=old_policy):
                 prepared()  # with the weights as they are; others are made when first used, behind the first forward
-            epochs = self._run_epochs(batch, on_device, seed)
+            taught = find_taught(batch, prepared()[0].advantage) if self._skips_rows else None  # [T]
+            epochs = self._run_epochs(batch, on_device, seed, taught)
             inputs, credit_metrics = prepared()
             advantages = batch.by_turn(inputs.advantage)  # while a GPU is still learning
-            step_metrics, first_clip_fraction = self._settle(epochs)
+            step_metrics, first_clip_fraction = self._settle(epochs, batch)
             self.version += 1
             return Update(
                 metrics=metrics | credit_metrics | step_metrics,
@@ -214,8 +220,13 @@ class Learner:
     def _modules(self) -> list[nn.Module]:
         return [module for module in (self.model, self.critic) if module is not None]
 
-    def _run_epochs(self, batch: Batch, inputs: Callable[[], LossInputs], seed: int) -> _Epochs:
-        """Epochs of mini-batches, each one step of the policy and one of the critic."""
+    def _run_epochs(
+        self, batch: Batch, inputs: Callable[[], LossInputs], seed: int, taught: torch.Tensor | None
+    ) -> _Epochs:
+        """Epochs of mini-batches, each one step of the policy and one of the critic.
+
+        Only rows of `taught` trajectories [T] are read, where it is given.
+        """
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
         epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up)
         seed_of_dropout = derive_seed(seed, "dropout", self.parallel.rank)
@@ -223,7 +234,7 @@ class Learner:
         with passes, seeded(seed_of_dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
-                    mini = self._minibatch(batch, rows, inputs)
+                    mini = self._minibatch(batch, rows, inputs, taught)
                     if not warming_up:
                         epochs.policy.append(self._policy_step(mini, inputs))
                     if self.critic is not None:
@@ -231,11 +242,14 @@ class Learner:
                     epochs.micros.extend(mini.micros)
         return epochs
 
-    def _settle(self, epochs: _Epochs) -> tuple[dict[str, float], float | None]:
+    def _settle(self, epochs: _Epochs, batch: Batch) -> tuple[dict[str, float], float | None]:
         """Waits for all steps and returns their metrics, and the share of the first mini-batch that was clipped."""
         first_clip_fraction = None
         policy = [self._measure(self.optimizer, step) for step in epochs.policy]
-        metrics = measure_reading(epochs.micros, self.parallel) | summarise_steps("policy", policy)
+        given = len(batch.ids) * self.settings.epochs if self._skips_rows else None
+        metrics = measure_reading(epochs.micros, self.parallel, given=given) | summarise_steps("policy", policy)
+        if metrics.get("batch/skipped_share"):
+            metrics["policy/entropy"] = mean_surprisal(batch, self._weights(batch, range(batch.rows)))
         if policy and policy[0][1].outcome != "skipped":
             # Only the first mini-batch meets the weights that sampled it: later ones have been moved by our own steps.
             metrics |= {name: value for name, value in policy[0][0].items() if name.startswith("policy/sampler_gap")}
@@ -250,20 +264,28 @@ class Learner:
     def _measure(self, optimizer: Optimizer, pending: PendingStep) -> Measured:
         return measure_step(pending, optimizer, self.version, self.parallel)
 
-    def _minibatch(self, batch: Batch, rows: Sequence[int], inputs: Callable[[], LossInputs]) -> _MiniBatch:
+    def _minibatch(
+        self, batch: Batch, rows: Sequence[int], inputs: Callable[[], LossInputs], taught: torch.Tensor | None
+    ) -> _MiniBatch:
         """This rank's share of a mini-batch, with weights over the whole of it."""
-        aggregation, length = self.loss.aggregation, self.loss.fixed_length
         value_weights = None
         if self.critic is not None:
             mask = inputs().value_mask
-            valued = None if mask is None else mask.cpu()  # [L]
-            value_weights = send(batch.weights(rows, aggregation, fixed_length=length, among=valued), self._device)
+            value_weights = send(self._weights(batch, rows, None if mask is None else mask.cpu()), self._device)
+        weights = self._weights(batch, rows)  # [L]
+        read = rows if taught is None else rows_to_read(batch, rows, taught)
+        read_weights = weights if len(read) == len(rows) else weights * batch.in_rows(read)  # [L]
         return _MiniBatch(
-            micros=self.runner.micro_batches(batch, rows=rows, whole_trajectories=self.loss.ratio == "trajectory"),
-            weights=send(batch.weights(rows, aggregation, fixed_length=length), self._device),
+            micros=self.runner.micro_batches(batch, rows=read, whole_trajectories=self.loss.ratio == "trajectory"),
+            weights=send(weights, self._device),
+            read_weights=send(read_weights, self._device),
             value_weights=value_weights,
             sampler_logprob=send(batch.logprob, self._device),
         )
+
+    def _weights(self, batch: Batch, rows: Sequence[int], among: torch.Tensor | None = None) -> torch.Tensor:
+        """[L]: of each trained token, or of those in `among` [L], in the loss of a mini-batch."""
+        return batch.weights(rows, self.loss.aggregation, fixed_length=self.loss.fixed_length, among=among)
 
     def _policy_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs]) -> PendingStep:
         totals: dict[str, torch.Tensor] = {}
@@ -285,7 +307,8 @@ class Learner:
             maxima={"policy/sampler_gap_max": widest},
             norm=self.optimizer.launch(self.version),
             weight=mini.weights.sum(),
-            sampled_weight=(mini.weights * inputs().sampled).sum(),
+            read_weight=mini.read_weights.sum(),
+            sampled_weight=(mini.read_weights * inputs().sampled).sum(),
         )
 
     def _critic_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs]) -> PendingStep:
@@ -306,6 +329,7 @@ class Learner:
             maxima={},
             norm=self.critic_optimizer.launch(self.version),
             weight=mini.value_weights.sum(),
+            read_weight=mini.value_weights.sum(),
             sampled_weight=(mini.value_weights * inputs().sampled).sum(),
         )
 

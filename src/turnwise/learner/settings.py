@@ -53,6 +53,11 @@ class LearnerSettings(Settings):
     compile: bool = False
     """torch.compile the layers, or on a GPU the whole backbone: the first update takes a minute or more longer, every
     later one less time."""
+    skip_zero_rows: bool | None = None
+    """Leaves trajectories whose advantages are all 0 out of an update's forward and backward passes; null does so on a
+    GPU. Their gradient is 0 unless the loss has other terms (entropy, KL, a critic): then all are read anyway. Never
+    changes the gradient; of the metrics, `policy/approx_kl` and `policy/sampler_gap` are then over the rows that were
+    read, and `policy/entropy` is the mean negative logprob of all sampled tokens, which estimates it."""
     checkpointing: bool = False
     """Activation checkpointing: layers run again in the backward pass; less memory, more time."""
     dropout: bool = False

@@ -14,6 +14,9 @@ from turnwise.learner.optimizer import Optimizer, OptimizerStep
 from turnwise.learner.parallel import Parallel
 
 _LOSSES = ("policy/loss", "policy/surrogate_loss", "critic/loss")
+_WEIGHTS = {"policy/sampler_gap": "sampled", "policy/clip_fraction": "every"}
+"""What a mean is taken over, if not over all tokens that were read. A token of a row that was left out has no advantage
+and so is not clipped."""
 
 Measured: TypeAlias = tuple[dict[str, float], OptimizerStep]
 """The metrics of one mini-batch, and the result of its optimizer step."""
@@ -33,18 +36,25 @@ class PendingStep:
     """[]: of the gradient."""
     weight: torch.Tensor
     """[]: sum of the weights of all trained tokens."""
+    read_weight: torch.Tensor
+    """[]: sum of the weights of those in rows that were read."""
     sampled_weight: torch.Tensor
-    """[]: sum of the weights of those that were sampled."""
+    """[]: sum of the weights of those that were read and sampled."""
 
 
 def measure_step(pending: PendingStep, optimizer: Optimizer, step: int, parallel: Parallel) -> Measured:
     """Fetches what a step measured on all ranks, and its result."""
-    own = {"norm": pending.norm, "every": pending.weight, "sampled": pending.sampled_weight}
+    own = {
+        "norm": pending.norm,
+        "every": pending.weight,
+        "read": pending.read_weight,
+        "sampled": pending.sampled_weight,
+    }
     sums, maxima, scalars = _fetch(pending.sums, pending.maxima, own)
     result = optimizer.settle(step, scalars["norm"])
     metrics: dict[str, float] = {}
     for name, total in _add_up(parallel.gather(sums)).items():
-        weight = scalars["sampled" if name == "policy/sampler_gap" else "every"]
+        weight = scalars[_WEIGHTS.get(name, "read")]
         # Losses are sums, as their gradients are; others are means, whether or not the weights sum to one.
         metrics[name] = total if name in _LOSSES else total / weight
     for of_rank in parallel.gather(maxima):
@@ -52,12 +62,16 @@ def measure_step(pending: PendingStep, optimizer: Optimizer, step: int, parallel
     return metrics, result
 
 
-def measure_reading(micros: Sequence[MicroBatch], parallel: Parallel) -> dict[str, float]:
-    """The share of padding in what the models read, and the share of the rows that shared prompts saved."""
+def measure_reading(micros: Sequence[MicroBatch], parallel: Parallel, *, given: int | None) -> dict[str, float]:
+    """The share of padding in what the models read, and the share of the rows that shared prompts saved.
+
+    With `given`, the number of tokens in all passes over the batch, also the share in rows that were left out.
+    """
     own = [(micro.tokens, micro.ids.numel(), micro.shared) for micro in micros]
     read = torch.tensor(own, dtype=torch.long).reshape(-1, 3).sum(0)
     tokens, places, shared = parallel.sum_(read).tolist()
-    return {"batch/padding_share": 1 - tokens / places, "batch/shared_share": shared / (tokens + shared)}
+    skipped = {} if given is None else {"batch/skipped_share": 1 - (tokens + shared) / given}
+    return {"batch/padding_share": 1 - tokens / places, "batch/shared_share": shared / (tokens + shared), **skipped}
 
 
 def summarise_steps(area: str, steps: Sequence[Measured]) -> dict[str, float]:

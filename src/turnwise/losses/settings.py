@@ -31,12 +31,16 @@ class FormInfo:
     """The settings of this section that are its keyword parameters."""
     takes_segment: bool = False
     """Tokens of a turn or a trajectory may share one ratio."""
+    ignores_zero_advantage: bool = False
+    """Tokens that share a ratio, each of advantage 0, have no loss and no gradient, and are never clipped."""
 
 
 _BOUNDS = ("clip_low", "clip_high", "dual_clip")
 FORMS: Mapping[str, FormInfo] = {
-    "clip": FormInfo(place="turnwise.losses.policy:policy_loss", reads=_BOUNDS),
-    "gspo": FormInfo(place="turnwise.losses.gspo:gspo_loss", reads=_BOUNDS, takes_segment=True),
+    "clip": FormInfo(place="turnwise.losses.policy:policy_loss", reads=_BOUNDS, ignores_zero_advantage=True),
+    "gspo": FormInfo(
+        place="turnwise.losses.gspo:gspo_loss", reads=_BOUNDS, takes_segment=True, ignores_zero_advantage=True
+    ),
     "cispo": FormInfo(place="turnwise.losses.cispo:cispo_loss", reads=("clip_high",)),
 }
 """The forms that come with the package; a test holds `reads` to the functions' signatures."""

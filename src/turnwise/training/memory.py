@@ -15,6 +15,7 @@ MEMORY_SETTINGS = (
     "sft.compile",
     "learner.tokens_per_microbatch",
     "learner.compile",
+    "learner.skip_zero_rows",
     "learner.checkpointing",
     "engine",
 )

@@ -76,8 +76,9 @@ def count_outcomes(groups: Sequence[Group], kept: Sequence[int], update: Update)
 
 
 def count_batch(update: Update) -> dict[str, int]:
-    """Padding of one pass over the training rows, and the tokens it computed once for several rows."""
-    tokens, padded = update.metrics["batch/tokens"], update.metrics.get("batch/padding_share", 0.0)
+    """Padding of one pass over the training rows that were read, and the tokens it computed once for several rows."""
+    padded = update.metrics.get("batch/padding_share", 0.0)
+    tokens = update.metrics["batch/tokens"] * (1 - update.metrics.get("batch/skipped_share", 0.0))
     shared = tokens * update.metrics.get("batch/shared_share", 0.0)
     return {"batch_padding": round((tokens - shared) * padded / (1 - padded)), "batch_shared": round(shared)}
 
