@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from tiny_runs import SFT, Died, model_folder, run_tiny, tiny_config, tiny_data
-from turnwise.config import ALGORITHMS, Config, load_config, load_run_config
+from turnwise.algorithms import ALGORITHMS
+from turnwise.config import Config, load_config, load_run_config
 from turnwise.credit.settings import ESTIMATORS
 from turnwise.errors import ConfigError, RunError
 from turnwise.settings import dump_settings, load_yaml, parse_settings

@@ -38,6 +38,8 @@ LAYERS = (
     "oracle",
     "runs",
     "evaluation",
+    "algorithms",
+    "familiar",
     "config",
     "training",
     "api",

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from turnwise.agents import Agent
+from turnwise.algorithms import ALGORITHM
 from turnwise.compute.process import configure_process
-from turnwise.config import ALGORITHMS, Config, check_config, check_read, load_run_config
+from turnwise.config import Config, check_config, check_read, load_run_config, parse_config, resolve_recipe
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError
 from turnwise.evaluation import Evaluation
 from turnwise.plugins import name_object
 from turnwise.runs import Display, RunDirectory
-from turnwise.settings import KeyPath, Recipe, leaves, parse_settings, rank_values
-from turnwise.spelling import suggest
+from turnwise.settings import Layer, Recipe
 from turnwise.training.callbacks import Callback
 from turnwise.training.evaluate import run_evaluation
 from turnwise.training.launch import launch
@@ -44,7 +44,7 @@ def train(
         env: An environment, or the name of one; beside a config, an environment that stands in for the one it names.
         model: `small`, a Hugging Face id, a folder, or a .gguf file; or that section of a recipe, as a mapping.
         tasks: Tasks to train and evaluate on, in place of the environment's own.
-        algorithm: A name in `turnwise.config.ALGORITHMS`: ppo, grpo (the default), rloo, gigpo and others.
+        algorithm: A name in `turnwise.algorithms.ALGORITHMS`: ppo, grpo (the default), rloo, gigpo and others.
         steps: Training steps (default: 100).
         run: The folder of the run.
         resume: Go on from the run's last checkpoint.
@@ -129,16 +129,8 @@ def _resolve(
         raise ConfigError(f"{caller}: give an environment: env=MyEnv(), or a name such as env='encyclopedia'")
     if model is None:
         raise ConfigError(f"{caller}: give a model: model='small' for the built-in one, a folder, or a Hugging Face id")
-    algorithm = algorithm or "grpo"
-    if algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"algorithm: '{algorithm}' is unknown{suggest(algorithm, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}"
-        )
-    chosen = {"env": {"name": _name_env(env)}, "model": {"name": model} if isinstance(model, str) else model}
-    given = _merge({f"algorithm='{algorithm}'": ALGORITHMS[algorithm], caller: _name_objects({**chosen, **sections})})
-    made = check_config(parse_settings(Config, given, source=caller))
-    check_read(made, rank_values(given))
-    return made
+    given = {"env": {"name": _name_env(env)}, "model": model, ALGORITHM: algorithm or "grpo", **sections}
+    return parse_config(resolve_recipe(Recipe([Layer(caller, _name_objects(given))])), caller)
 
 
 def _refuse_both(caller: str, whole: str, given: Mapping[str, object]) -> None:
@@ -160,24 +152,14 @@ def _env_at_hand(env: Env | str | None) -> Env | None:
     return env if isinstance(env, Env) else None
 
 
-def _name_objects(data: object) -> object:
+def _name_objects(section: Mapping[str, object]) -> dict[str, object]:
     """Plain data, with functions and classes as the names that `find_plugin` knows them by."""
-    if isinstance(data, Mapping):
-        return {key: _name_objects(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_name_objects(value) for value in data]
-    return name_object(data) if callable(data) else data
+    return {key: _name_object(value) for key, value in section.items()}
 
 
-def _merge(layers: Mapping[str, object]) -> Recipe:
-    """Sections of several origins, the later over the earlier, key by key."""
-    data: dict[str, object] = {}
-    origins: dict[KeyPath, str] = {}
-    for origin, layer in layers.items():
-        assert isinstance(layer, Mapping)
-        origins |= {path: origin for path, _ in leaves(layer)}
-        for name, values in layer.items():
-            below = data.get(name)
-            both = isinstance(below, Mapping) and isinstance(values, Mapping)
-            data[name] = {**below, **values} if both else values  # type: ignore[dict-item]  # both are mappings
-    return Recipe(data, origins, tuple(layers))
+def _name_object(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _name_objects(value)
+    if isinstance(value, list | tuple):
+        return [_name_object(one) for one in value]
+    return name_object(value) if callable(value) else value

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from turnwise.algorithms import apply_algorithm
 from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
+from turnwise.familiar import FAMILIAR
 from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.models.settings import ModelSettings
@@ -22,7 +24,7 @@ from turnwise.plugins import PluginSettings
 from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
-from turnwise.settings import KeyPath, Settings, parse_settings, rank_values
+from turnwise.settings import KeyPath, Recipe, Settings, add_overrides, parse_settings
 from turnwise.stability import AlgorithmSettings, StabilitySettings
 
 
@@ -37,6 +39,8 @@ class CheckpointSettings(Settings):
 
 class Config(Settings):
     """An experiment; every section has defaults but the environment."""
+
+    familiar_names = FAMILIAR
 
     env: EnvSettings
     model: ModelSettings = ModelSettings()
@@ -63,40 +67,20 @@ class Config(Settings):
         return AlgorithmSettings(filter=self.stability.filter, credit=self.credit, loss=self.loss)
 
 
-ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
-    "ppo": {"credit": {"estimator": "gae"}},
-    "turn-ppo": {"credit": {"estimator": "turn-gae"}},
-    "bilevel-ppo": {"credit": {"estimator": "bilevel-gae"}},
-    "grpo": {"credit": {"estimator": "grpo"}},
-    "dr-grpo": {
-        "credit": {"estimator": "dr-grpo"},
-        "loss": {"aggregation": "fixed", "fixed_length": 2048},  # 8 turns of 256 tokens, the default limits
-    },
-    "gspo": {
-        "credit": {"estimator": "grpo"},
-        "loss": {
-            "form": "gspo",
-            "ratio": "trajectory",
-            "aggregation": "trajectory",
-            "clip_low": 3e-4,
-            "clip_high": 4e-4,
-        },
-    },
-    "cispo": {"credit": {"estimator": "grpo"}, "loss": {"form": "cispo"}},
-    "gigpo": {"credit": {"estimator": "gigpo", "turn_gamma": 0.95}},
-    "rloo": {"credit": {"estimator": "rloo"}},
-    "reward-to-go": {"credit": {"estimator": "reward-to-go"}},
-    "reinforce++": {"credit": {"estimator": "reinforce++"}},
-    "reinforce++-baseline": {"credit": {"estimator": "reinforce++-baseline"}},
-}
-"""Short names for what a recipe spells out; `turnwise.train(algorithm=...)` takes these."""
-
-
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A recipe with overrides: `load_config("encyclopedia-grpo", ["steps=20", "loss.kl_coef=0.01"])`."""
-    recipe = read_recipe(path)
-    config = check_config(parse_settings(Config, recipe, overrides=overrides, source=str(path)))
-    check_read(config, rank_values(recipe, overrides))
+    return parse_config(resolve_recipe(read_recipe(path), overrides), str(path))
+
+
+def resolve_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe with overrides, and the settings of the algorithm that either names."""
+    return apply_algorithm(Config, add_overrides(Config, recipe, overrides))
+
+
+def parse_config(recipe: Recipe, source: str) -> Config:
+    """The experiment that a resolved recipe describes, checked as a whole."""
+    config = check_config(parse_settings(Config, recipe, source=source))
+    check_read(config, recipe.ranks)
     return config
 
 
@@ -147,7 +131,7 @@ def _check_rollout(config: Config) -> None:
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:
     """Refuses a setting that was given and that the chosen algorithm never reads.
 
-    `ranks` are those of `rank_values`: what an extended recipe set for the algorithm that its extension replaces is no
+    `ranks` are those of a `Recipe`: what an extended recipe set for the algorithm that its extension replaces is no
     mistake. Without them, every setting that was given counts.
     """
     starpo_s = _is_given(config, ("stability", "starpo_s"), ranks)

@@ -35,6 +35,9 @@ _OBJECTS: dict[str, object] = {}
 class PluginSettings(Settings):
     """A plug-in and what to make it with: `{name: my_package.trackers:Csv, args: {path: curve.csv}}`."""
 
+    short_form = "name"
+    short_form_keeps = False  # the arguments of one plug-in are not another's
+
     name: str
     """A name that is built in, `package.module:name`, or `path/to/file.py:name`."""
     args: dict[str, JsonValue] = Field(default_factory=dict)

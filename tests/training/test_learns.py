@@ -3,7 +3,7 @@
 import pytest
 
 from tiny_runs import SFT, model_folder, records, run_tiny
-from turnwise.config import ALGORITHMS
+from turnwise.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow
 TASKS, RESPONSES, STEPS = 8, 8, 10

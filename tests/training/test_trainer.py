@@ -30,7 +30,8 @@ from tiny_runs import (
     tiny_data,
     weights,
 )
-from turnwise.config import ALGORITHMS, load_config
+from turnwise.algorithms import ALGORITHMS
+from turnwise.config import load_config
 from turnwise.errors import ConfigError, ModelError, RunError
 from turnwise.runs import RunDirectory, load_state, read_trajectories
 from turnwise.runs.findings import read_findings

@@ -66,6 +66,8 @@ class LoraSettings(Settings):
 class ModelSettings(Settings):
     """Which model is trained."""
 
+    short_form = "name"
+
     name: str = SMALL
     """`small` for the built-in transformer, a Hugging Face id, a folder, or the path of a .gguf file."""
     small: SmallSettings = SmallSettings()

@@ -6,12 +6,11 @@ that name; what `extends` names is looked for beside the recipe that names it.
 
 import difflib
 import re
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
 from turnwise.errors import ConfigError
-from turnwise.settings import RESOLVED, Recipe, leaves, load_yaml, plain_data, show_value
+from turnwise.settings import RESOLVED, Layer, Recipe, load_yaml, plain_data, show_value
 
 _PACKAGED = Path(__file__).parent
 _GROUPS = {
@@ -61,23 +60,21 @@ def read_recipe(path: str | Path) -> Recipe:
 
     Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
     """
-    return _read_recipe(find_recipe(path), ())
+    return Recipe(_read_layers(find_recipe(path), ()))
 
 
-def _read_recipe(path: Path, extended_by: tuple[Path, ...]) -> Recipe:
+def _read_layers(path: Path, extended_by: tuple[Path, ...]) -> list[Layer]:
     if path.resolve() in extended_by:
         chain = " -> ".join(p.name for p in (*extended_by, path))
         raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
     data, resolved = _read_mapping(path)
     base = data.pop("extends", None)
-    origins = {leaf: str(path) for leaf, _ in leaves(data)}
-    layers = () if resolved else (str(path),)
+    layer = Layer(str(path), data, chosen=not resolved)
     if base is None:
-        return Recipe(data, origins, layers)
+        return [layer]
     if not isinstance(base, str):
         raise ConfigError(f"extends: expected the file name of another recipe, got {show_value(base)} in {path}")
-    below = _read_recipe(path.parent / base, (*extended_by, path.resolve()))
-    return Recipe(_merge(below, data), below.origins | origins, (*below.layers, *layers))
+    return [*_read_layers(path.parent / base, (*extended_by, path.resolve())), layer]
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, object], bool]:
@@ -108,12 +105,3 @@ def _nearby(path: Path) -> str:
         return f"did you mean {by_name[near[0]]}?"
     nearby = f"nearby: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
     return f"{nearby}; `turnwise recipes` lists the packaged ones"
-
-
-def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, object]:
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        joins = isinstance(value, Mapping) and value and isinstance(below, Mapping)
-        merged[key] = _merge(below, value) if joins else value  # type: ignore[arg-type]  # both are, when joins
-    return merged
