@@ -18,6 +18,7 @@ LAYERS = (
     "types",
     "seeds",
     "ledger",
+    "lazy",
     "settings",
     "plugins",
     "http",

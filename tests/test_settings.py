@@ -1,6 +1,7 @@
 """Recipes to settings: every mistake is one line that names the key, the place and the way out."""
 
 import math
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -230,3 +231,43 @@ def test_a_missing_recipe_names_the_ones_near_by(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"nowhere/a\.yaml: no such recipe; "):
         read_recipe("nowhere/a.yaml")
     assert read_recipe("recipes/demo.yaml") == {}
+
+
+LAUGHS = "\n".join(["a0: &a0 [lol, lol]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12))])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!int abc", r"^y:1:4: not YAML: 'abc' cannot be read as int$"),
+        ("a: !!int ''", r"cannot be read as int$"),
+        ("a: !!float x", r"cannot be read as float$"),
+        ("a: !!bool maybe", r"cannot be read as bool$"),
+        ("a: !!timestamp 2024-13-45", r"^y:1:4: not YAML: "),
+        ("a: 2_", r"cannot be read as int$"),
+        (f"a: {'9' * 5000}", r"cannot be read as int$"),
+        (LAUGHS, r"^y: not YAML: its aliases stand for more than 100,000 values: write fewer$"),
+        ("[" * 5000, r"^y:1:\d+: not YAML: nested more than 100 deep$"),
+        ("? [a, b]\n: c", r"^y:1:3: not YAML: "),
+        ("a: \x00", r"^y: not YAML: "),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_odd_scalars_and_bombs_are_one_line(text: str, message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_yaml(text, source="y")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+    with pytest.raises(ConfigError):
+        parse(f"lr={text}")
+
+
+def test_aliases_that_stay_small_are_welcome():
+    assert load_yaml("a: &a {b: 1}\nc: [*a, *a]\n", source="y") == {"a": {"b": 1}, "c": [{"b": 1}, {"b": 1}]}
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(alphabet="ab01_.-+:!&*[]{}?~\"'|>% \n#xoeinf", max_size=24))
+def test_any_text_is_yaml_or_a_mistake_of_the_users(text: str):
+    with suppress(ConfigError):
+        load_yaml(text, source="y")

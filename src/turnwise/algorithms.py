@@ -50,14 +50,16 @@ ALGORITHMS: Mapping[str, Preset] = {
     "starpo-s": _preset("gae", {"entropy_coef": 0.001}, stability={"mode": "always"}),
 }
 """Short names for what a recipe spells out."""
+_SPELLINGS = (("-plus-plus", "++"), ("reinforce-pp", "reinforce++"), ("drgrpo", "dr-grpo"))
 
 
 def find_algorithm(name: str) -> str:
     """The name as `ALGORITHMS` has it: `StarPO_S` is `starpo-s`, `reinforce-pp` is `reinforce++`."""
-    plain = name.lower().replace("_", "-").replace("-plus-plus", "++").replace("-pp", "++")
-    for known in (plain, plain.replace("drgrpo", "dr-grpo").replace("starpos", "starpo-s")):
-        if known in ALGORITHMS:
-            return known
+    plain = name.lower().replace("_", "-")
+    for written, meant in _SPELLINGS:
+        plain = plain.replace(written, meant)
+    if plain in ALGORITHMS:
+        return plain
     raise ConfigError(f"{ALGORITHM}: '{name}' is unknown{suggest(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}")
 
 

@@ -1,15 +1,21 @@
 """Training and evaluation from Python: what the command line does, with objects in place of names."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import concurrent
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec, TypeVar
 
+import turnwise.errors
 from turnwise.agents import Agent
 from turnwise.algorithms import ALGORITHM
 from turnwise.compute.process import configure_process
 from turnwise.config import Config, check_config, check_read, load_run_config, parse_config, resolve_recipe
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.evaluation import Evaluation
 from turnwise.plugins import name_object
 from turnwise.runs import Display, RunDirectory
@@ -20,7 +26,37 @@ from turnwise.training.launch import launch
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_NOT_THE_USERS = tuple(str(Path(module.__file__ or "").parent) for module in (turnwise.errors, asyncio, concurrent))
 
+
+def _plain_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """A user's mistake as one exception, with the frames of the user's own code and without those of the package."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TurnwiseError as error:
+            raise error.with_traceback(_users_frames(error.__traceback__)) from None
+
+    return call
+
+
+def _users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for frame in reversed(frames):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
+
+
+@_plain_errors
 def train(
     *,
     config: Config | None = None,
@@ -75,6 +111,7 @@ def train(
     return trained or RunDirectory(Path(run))  # a process that followed did not write it
 
 
+@_plain_errors
 def evaluate(
     *,
     run: str | Path | None = None,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import TypeAlias, TypeGuard, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
@@ -198,7 +199,7 @@ def _load_module(kind: PluginKind, place: str, name: str) -> ModuleType:
         hint = f"; did you mean '{file}:{name.rpartition(':')[2]}'?" if file.exists() else "; is it installed?"
         raise ConfigError(f"{kind.key}: there is no module '{error.name}'{hint}") from error
     except Exception as error:
-        raise ConfigError(f"{kind.key}: importing {place} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{kind.key}: importing {place} failed: {_describe(error)}") from error
 
 
 def _load_file(kind: PluginKind, path: Path, name: str) -> ModuleType:
@@ -219,8 +220,18 @@ def _load_file(kind: PluginKind, path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[module_name]
-        raise ConfigError(f"{kind.key}: running {path} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{kind.key}: running {_line_of(error, path)} failed: {_describe(error)}") from error
     return module
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    """`support.py:12`, the line of the file at which it failed."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
 
 
 def _hints(function: Callable[..., object]) -> dict[str, object]:

@@ -55,7 +55,8 @@ def find_env(options: argparse.Namespace) -> "Env":
     data: dict[str, object] = {"name": options.env}
     if options.env.endswith((".yaml", ".yml")) or options.env in packaged_recipes():
         section = read_recipe(options.env).get("env")
-        data = dict(section) if isinstance(section, dict) else data
+        if section is not None:
+            data = dict(section) if isinstance(section, dict) else {"name": section}
     overrides = [f"args.{override}" for override in options.overrides]
     return make_env(parse_settings(EnvSettings, data, overrides=overrides, source=options.env))
 

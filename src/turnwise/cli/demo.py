@@ -20,8 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.cli.comparison import run_demo
     from turnwise.config import load_config
 
-    run_demo(load_config(options.recipe, options.overrides), Path(options.run), Console())
+    config = load_config(options.recipe, options.overrides)  # a mistake need not wait for torch
+    from turnwise.cli.comparison import run_demo
+
+    run_demo(config, Path(options.run), Console())
     return 0

@@ -22,6 +22,8 @@ def run(options: argparse.Namespace) -> int:
     ledger = Ledger()
     with ledger.spend("prepare"):  # importing torch is time that the run's ledger accounts for
         from turnwise.config import load_config
+
+        config = load_config(options.recipe, options.overrides)  # a mistake need not wait for torch
         from turnwise.learner.group import LearnerGroup
         from turnwise.runs import RunDirectory
         from turnwise.training.launch import launch
@@ -30,8 +32,6 @@ def run(options: argparse.Namespace) -> int:
     folder = options.run or Path("runs") / Path(options.recipe).stem
 
     def train(learners: LearnerGroup) -> RunDirectory:
-        with ledger.spend("prepare"):
-            config = load_config(options.recipe, options.overrides)
         return run_training(config, folder, resume=options.resume, ledger=ledger, learners=learners)
 
     directory = launch(train)

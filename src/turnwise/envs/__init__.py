@@ -1,8 +1,22 @@
 """Environments: the contract, tools with tasks and rewards as a world, and the check that holds them to it."""
 
-from turnwise.envs.base import Env
-from turnwise.envs.check import check_env
-from turnwise.envs.registry import EnvSettings, make_env
-from turnwise.envs.tool_env import ToolEnv
+from typing import TYPE_CHECKING
+
+from turnwise.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from turnwise.envs.base import Env
+    from turnwise.envs.check import check_env
+    from turnwise.envs.registry import EnvSettings, make_env
+    from turnwise.envs.tool_env import ToolEnv
 
 __all__ = ["Env", "EnvSettings", "ToolEnv", "check_env", "make_env"]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "base": ["Env"],
+        "check": ["check_env"],
+        "registry": ["EnvSettings", "make_env"],
+        "tool_env": ["ToolEnv"],
+    },
+)

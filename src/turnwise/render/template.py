@@ -12,7 +12,6 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-from jinja2 import TemplateError
 from pydantic import Field, JsonValue
 
 from turnwise.errors import RenderError
@@ -147,6 +146,8 @@ class ChatTemplate:
         return _shared_start(last, inner)
 
     def _apply(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec], *, header: bool) -> str:
+        from jinja2 import TemplateError  # a recipe is read without it
+
         try:
             return self._tokenizer.apply_chat_template(
                 list(messages),

@@ -1,12 +1,17 @@
 """Episodes: the one conversation loop, groups of episodes, and the collector that feeds the learner."""
 
-from turnwise.agents.decoding import Decoding
-from turnwise.rollout.collector import RolloutBatch, RolloutCollector
-from turnwise.rollout.episode import run_episode
-from turnwise.rollout.groups import report_failures, run_groups
-from turnwise.rollout.limits import Limits, RolloutSettings
-from turnwise.rollout.summary import reward_std, summarise
-from turnwise.rollout.task_sampler import Shuffled, TaskSampler
+from typing import TYPE_CHECKING
+
+from turnwise.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from turnwise.agents.decoding import Decoding
+    from turnwise.rollout.collector import RolloutBatch, RolloutCollector
+    from turnwise.rollout.episode import run_episode
+    from turnwise.rollout.groups import report_failures, run_groups
+    from turnwise.rollout.limits import Limits, RolloutSettings
+    from turnwise.rollout.summary import reward_std, summarise
+    from turnwise.rollout.task_sampler import Shuffled, TaskSampler
 
 __all__ = [
     "Decoding",
@@ -22,3 +27,14 @@ __all__ = [
     "run_groups",
     "summarise",
 ]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "collector": ["RolloutBatch", "RolloutCollector"],
+        "episode": ["run_episode"],
+        "groups": ["report_failures", "run_groups"],
+        "limits": ["Decoding", "Limits", "RolloutSettings"],
+        "summary": ["reward_std", "summarise"],
+        "task_sampler": ["Shuffled", "TaskSampler"],
+    },
+)

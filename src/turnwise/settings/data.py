@@ -20,6 +20,8 @@ RESOLVED = "# Every setting, defaults included, as it was resolved."
 """The first line that `dump_settings` writes: these values were not chosen one by one."""
 _MOST_VALUES = 100_000
 """In one recipe; aliases of aliases can make a few lines stand for billions."""
+_MOST_DEPTH = 100
+"""Of sections and lists within each other: PyYAML's time grows with its square."""
 
 
 def load_yaml(text: str, *, source: str) -> object:
@@ -30,8 +32,6 @@ def load_yaml(text: str, *, source: str) -> object:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error.problem or error.context).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: not YAML: it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
@@ -64,6 +64,7 @@ def plain_data(data: Mapping[str, object], source: str) -> dict[str, object]:
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's core schema in place of PyYAML's 1.1, where `1e-4` is text, `off` is false and `010` is 8."""
 
+    _depth = 0
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way to hold them)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
@@ -79,6 +80,15 @@ class _Loader(yaml.SafeLoader):
         if node is not None and _count(node, {}) > _MOST_VALUES:
             raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES:,} values: write fewer")
         return None if node is None else self.construct_document(node)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _MOST_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's
+            raise yaml.MarkedYAMLError(problem=f"nested more than {_MOST_DEPTH} deep", problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:

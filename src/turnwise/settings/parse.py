@@ -42,6 +42,7 @@ def add_overrides(cls: type[Settings], recipe: Recipe, overrides: Sequence[str] 
     data: dict[str, object] = {}
     for override in overrides:
         _set(data, override)
+        data = _expand(data, [cls])
     layers = [*recipe.layers, *([Layer(OVERRIDE, data)] if overrides else [])]
     return Recipe(replace(layer, data=_expand(layer.data, [cls])) for layer in layers)
 

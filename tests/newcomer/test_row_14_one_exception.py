@@ -1,0 +1,70 @@
+"""A newcomer's mistake in Python is one exception with a few lines above it, and their own code is among them."""
+
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+import turnwise
+from tiny_runs import Signals, Silent
+from turnwise.errors import ConfigError, TurnwiseError
+
+SCRIPT = """
+import turnwise
+from turnwise import Env
+from turnwise.errors import EnvError
+
+class Mine(Env):
+    def tasks(self, split):
+        raise EnvError("my own words")
+    async def reset(self, task, episode_seed): ...
+    async def step(self, message): ...
+
+turnwise.train(env=Mine(), model="small", run="run")
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 1e-5},
+        {"rollout": {"group_size": "8"}},
+        {"algorithm": "gpro"},
+        {"env": "no.such.module:Env"},
+        {"env": "encyclopaedia"},
+        {"env": "bandit", "model": {"small": {"width": 7}}},
+        {"credit": {"lam": 0.9}},
+        {"tasks": []},
+    ],
+)
+def test_a_mistake_is_one_exception_of_few_lines(wrong, tmp_path):
+    with pytest.raises(TurnwiseError) as raised:
+        turnwise.train(**{"env": Signals(), "model": "small", "run": tmp_path / "run", "display": Silent(), **wrong})
+    text = "".join(traceback.format_exception(raised.value))
+    assert "During handling" not in text
+    assert "direct cause" not in text
+    assert "pydantic" not in text
+    assert len(text.splitlines()) <= 9, text
+
+
+def test_so_is_one_in_evaluate(tmp_path):
+    with pytest.raises(TurnwiseError) as raised:
+        turnwise.evaluate(run=tmp_path)
+    assert len("".join(traceback.format_exception(raised.value)).splitlines()) <= 9
+
+
+def test_the_users_own_frames_stay(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "line 8, in tasks" in done.stderr
+    assert done.stderr.rstrip().endswith("EnvError: my own words")
+    assert "training/build.py" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 12, done.stderr
+
+
+def test_a_file_that_fails_as_it_runs_names_its_line(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import math\n\nx = math.sqrt(-1)\n")
+    with pytest.raises(ConfigError, match=r"env\.name: running .*mine\.py:3 failed: ValueError: "):
+        turnwise.train(env=f"{file}:Mine", model="small", run=tmp_path / "run")
