@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from episodes_by_hand import LogitTable, tiny_llama, with_exact_logprobs
+from episodes_by_hand import LogitTable, episode, group, tiny_llama, turn, with_exact_logprobs
 from layout_cases import CASES, GROUPS, assert_same_gradients, learner_of, update_of
 from turnwise.compute import attention as attention_module
 from turnwise.compute.layers import Compiled, activation_checkpointing, find_backbones, find_layers
@@ -132,8 +132,9 @@ def test_whole_backbones_give_the_same_gradients(monkeypatch):
     assert model.state_dict().keys() == tiny_llama().state_dict().keys()
 
 
-def test_whole_backbones_of_packed_rows_give_the_same_gradients(monkeypatch):
-    """As on a GPU, whose attention is one operator; two graphs do, for rows with and without a prompt in common."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_packed_rows_give_the_same_gradients_and_are_compiled_once(monkeypatch, whole):
+    """As on a GPU, whose attention is one operator; rows of any length, with and without a prompt in common."""
     expected, _ = update_of(learner_of(CASES["turn-gae"], model=tiny_llama(dtype=torch.float32)))
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
@@ -142,14 +143,16 @@ def test_whole_backbones_of_packed_rows_give_the_same_gradients(monkeypatch):
     monkeypatch.setattr(attention_module, "_varlen_kernel", varlen_attention)
     model = tiny_llama(dtype=torch.float32)
     learner = learner_of(CASES["turn-gae"], model=model, packing=True, budget=20)
-    whole = Compiled(model, learner.critic, whole_backbones=True)
-    learner.runner = dataclasses.replace(learner.runner, compiled=whole)
+    compiled = Compiled(model, learner.critic, whole_backbones=whole)
+    learner.runner = dataclasses.replace(learner.runner, compiled=compiled)
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
     found, update = update_of(learner)
     assert update.metrics["batch/shared_share"] > 0
     assert_same_gradients(found, expected, 1e-6)
-    assert counters["stats"]["unique_graphs"] - before <= 4, "each with gradients and without"
+    learner.update(GROUPS[:1], seed=1)
+    learner.update([group(episode(turn([1] * 40, [2, 3], opens=True, reward=1.0))), *GROUPS[1:]], seed=2)
+    assert counters["stats"]["unique_graphs"] - before == 2, "with gradients and without, for all layers and lengths"
 
 
 def test_a_whole_backbone_is_compiled_once_for_rows_of_any_length(monkeypatch):
@@ -233,10 +236,11 @@ def _in_halves(device, *, compile):
 
 
 @pytest.mark.gpu  # only there is attention over packed rows part of one graph
-def test_whole_backbones_on_a_gpu_give_the_same_gradients(monkeypatch):
+@pytest.mark.parametrize("compile", [True, "layers"])
+def test_compiled_code_on_a_gpu_gives_the_same_gradients(monkeypatch, compile):
     monkeypatch.setattr(batch_module, "_SHORT_PROMPT", 1)
     expected, _ = _in_halves("cuda", compile=False)
-    found, update = _in_halves("cuda", compile=True)
+    found, update = _in_halves("cuda", compile=compile)
     assert update.metrics["batch/shared_share"] > 0
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert_same_gradients(found, expected, 0.05 * largest)

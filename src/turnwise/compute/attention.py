@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypedDict
 
 import torch
@@ -25,6 +26,10 @@ from turnwise.errors import ModelError
 
 VARLEN_ATTENTION = "turnwise_varlen"
 """The name of this attention in transformers, which has no mask function of that name and so makes no mask."""
+
+_COMPILED_BOUND = 4096
+"""The least upper bound of a row's length in compiled code: blocks of the kernel past a row's end return at once."""
+_for_compiled_code: ContextVar[bool] = ContextVar("_for_compiled_code", default=False)
 
 _varlen_kernel: Callable[..., object] = varlen.varlen_attn
 if "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters:
@@ -57,12 +62,14 @@ def varlen_arguments(positions: torch.Tensor, device: torch.device) -> VarlenArg
     shared = place[start]  # [S]
     length = torch.cat([start[1:], torch.tensor([len(place)])]) - start  # [S]
     head = torch.where(shared == 0, start, 0).cummax(0).values  # [S]: the start of the row whose prompt it shares
-    keys = _key_index(start, length, head, shared) if shared.any() else None
+    compiled = _for_compiled_code.get()
+    bound = _compiled_bound if compiled else _rounded
+    keys = _key_index(start, length, head, shared) if compiled or shared.any() else None
     return {
         "cu_seq_lens_q": mark_dynamic_length(send(_offsets(length), device)),
         "cu_seq_lens_k": mark_dynamic_length(send(_offsets(shared + length), device)),
-        "max_length_q": _rounded(int(length.max())),
-        "max_length_k": _rounded(int((shared + length).max())),
+        "max_length_q": bound(int(length.max())),
+        "max_length_k": bound(int((shared + length).max())),
         "key_index": None if keys is None else mark_dynamic_length(send(keys, device)),
     }
 
@@ -71,6 +78,20 @@ def mark_dynamic_length(tensor: torch.Tensor) -> torch.Tensor:
     """Marks the last dimension as dynamic for torch.compile, so that one compilation serves every micro-batch."""
     torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
     return tensor
+
+
+@contextmanager
+def same_arguments() -> Iterator[None]:
+    """Within it, arguments differ in their values alone, so that code compiled for one micro-batch serves every other.
+
+    Otherwise a micro-batch that shares no prompt, or whose longest row is longer than any before it, would be
+    compiled for again, minutes into a run.
+    """
+    token = _for_compiled_code.set(True)
+    try:
+        yield
+    finally:
+        _for_compiled_code.reset(token)
 
 
 @contextmanager
@@ -239,6 +260,11 @@ def _offsets(length: torch.Tensor) -> torch.Tensor:
 def _rounded(length: int) -> int:
     """The kernel needs only an upper bound, and every other value would be compiled for anew."""
     return -(-length // 256) * 256
+
+
+def _compiled_bound(length: int) -> int:
+    """One bound for nearly all rows: a power of two."""
+    return max(_COMPILED_BOUND, 1 << (length - 1).bit_length())
 
 
 AttentionInterface.register(VARLEN_ATTENTION, attend)

@@ -17,6 +17,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from turnwise.compute.attention import same_arguments
 from turnwise.compute.head import compiled_tiles
 from turnwise.errors import ConfigError, ModelError
 
@@ -85,8 +86,9 @@ def _recompute(layer: nn.Module, training: bool, forward: Callable[..., object],
 class Compiled:
     """Compiled layers or backbones of some modules; layers of one kind share their code.
 
-    Single layers can always be compiled. A backbone as one graph costs the CPU far less per pass, but its layers must
-    be traceable from end to end.
+    Single layers can always be compiled, once for all that are alike, and their code is kept on disk for the next run. A
+    backbone as one graph takes minutes to compile and costs the CPU less per pass, which counts where micro-batches are
+    small; its layers must be traceable from end to end.
     """
 
     def __init__(self, *modules: nn.Module, whole_backbones: bool, setting: str = "compile") -> None:
@@ -95,7 +97,7 @@ class Compiled:
         layers = find_layers(*modules)
         parts = find_backbones(*modules) if whole_backbones else layers
         self._calls: list[tuple[nn.Module, Callable[..., object]]] = [
-            (part, torch.compile(part._call_impl)) for part in parts
+            (part, torch.compile(part._call_impl) if whole_backbones else _compile_layer(part)) for part in parts
         ]
         # Within a backbone, a region is compiled once and called for every layer.
         kinds = {type(layer) for layer in layers} if whole_backbones else set()
@@ -111,6 +113,7 @@ class Compiled:
             torch._dynamo.config.patch(recompile_limit=_VARIANTS),
             torch._inductor.config.patch(fx_graph_cache=use_cache),
             compiled_tiles(),
+            same_arguments(),
         ):
             try:
                 for layer, forward in self._forwards:
@@ -127,3 +130,16 @@ class Compiled:
                     layer.__dict__.pop("forward", None)
                 for part, _ in self._calls:
                     part._compiled_call_impl = None
+
+
+def _compile_layer(layer: nn.Module) -> Callable[..., object]:
+    """A layer's call, compiled for any number of tokens: torch would compile for the first number it meets."""
+    compiled = torch.compile(layer._call_impl)
+
+    def call(*args: object, **kwargs: object) -> object:
+        for tensor in torch.utils._pytree.tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
+                torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 2)
+        return compiled(*args, **kwargs)
+
+    return call

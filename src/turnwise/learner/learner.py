@@ -145,7 +145,8 @@ class Learner:
         if not self.settings.compile:
             return None
         # On a CPU, rows are attended to one by one, and checkpoints lie between layers: neither is in one graph.
-        whole = self._device.type == "cuda" and packing is Packing.BY_ROWS and not self.settings.checkpointing
+        can = self._device.type == "cuda" and packing is Packing.BY_ROWS and not self.settings.checkpointing
+        whole = can and self.settings.compile is True
         return Compiled(*self._modules(), whole_backbones=whole, setting="learner.compile")
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:

@@ -1,11 +1,14 @@
 """The `learner` and `sft` sections of a recipe. No torch: a recipe is checked before it loads."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
 from turnwise.settings import Settings
+
+Compile: TypeAlias = bool | Literal["layers"]
+"""Whether torch.compile is used: on a GPU for the backbone as a whole, or for its `layers` one by one."""
 
 
 class OptimizerSettings(Settings):
@@ -50,9 +53,9 @@ class LearnerSettings(Settings):
     """On, rows of a micro-batch lie end to end, and long prompts that are equal are read once; off, rows are padded to
     the longest; null packs where the model supports variable-length attention: elsewhere, packed rows are kept apart by
     a mask, at a cost of the square of the micro-batch. Never changes the gradient."""
-    compile: bool = False
-    """torch.compile the layers, or on a GPU the whole backbone: the first update takes a minute or more longer, every
-    later one less time."""
+    compile: Compile = False
+    """torch.compile. `layers`: layer by layer, which is compiled once for all of them and kept on disk; `true`: on a GPU
+    the whole backbone, where the first update takes minutes longer. Every later update takes less time."""
     skip_zero_rows: bool | None = None
     """Leaves trajectories whose advantages are all 0 out of an update's forward and backward passes; null does so on a
     GPU. Their gradient is 0 unless the loss has other terms (entropy, KL, a critic): then all are read anyway. Never
@@ -83,8 +86,8 @@ class SFTSettings(Settings):
     """Loss weight of a context token beside an action token's 1; 0 masks it. Above 0 for models that never saw text."""
     tokens_per_microbatch: int = Field(default=16384, ge=1)
     """Most tokens, padding included, in one forward pass."""
-    compile: bool = False
-    """torch.compile the layers, or on a GPU the whole backbone: pays if SFT takes minutes."""
+    compile: Compile = False
+    """As `learner.compile`: `layers` pays if SFT takes a minute, `true` if it takes many."""
     split: str = "train"
     """The split whose tasks the expert plays; read when `chats` is null. Another than `train` keeps demonstrated tasks
     apart from those that reinforcement learning trains on."""

@@ -118,7 +118,7 @@ def _make_runner(
     compiled = None
     if settings.compile:
         require_layers(model, setting="sft.compile")
-        whole = device.type == "cuda" and packing is Packing.BY_ROWS
+        whole = device.type == "cuda" and packing is Packing.BY_ROWS and settings.compile is True
         compiled = Compiled(model, whole_backbones=whole, setting="sft.compile")
     return ForwardRunner(
         device=device,
