@@ -13,7 +13,7 @@ import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
 from turnwise.envs.qa.env import SearchQA
-from turnwise.envs.qa.expert import mentions, plan_searches
+from turnwise.envs.qa.expert import mentions, next_search
 from turnwise.errors import ConfigError, EnvError, RewardError, ToolError
 from turnwise.rewards import reward
 from turnwise.tools.search.corpus import read_corpus
@@ -193,19 +193,38 @@ def test_a_lazy_expert_answers_from_one_search_for_the_question():
 
 
 @pytest.mark.parametrize(
-    ("question", "titles", "plan"),
+    ("question", "titles", "queries"),
     [
-        ("Who founded Lumen?", ["A", "Lumen (firm)"], ["Lumen", "A"]),
-        ("Who?", ["B", "A"], ["B", "A"]),
+        ("Who founded Lumen?", ["A", "Lumen (firm)"], ["Lumen", "Who founded Lumen?", "A"]),
+        # Nothing that is named anywhere: the question may show something, and a guess is the last resort.
+        ("Who?", ["B", "A"], ["Who?", "B", "A"]),
         ("Is Oslo or Rome older?", ["Rome", "rome", "Oslo"], ["Rome", "Oslo"]),
         ("Nothing named", [], ["Nothing named"]),
-        # C is named by A alone, which the question names: B, which nothing names, waits.
-        ("What of Alpha?", ["B", "Gamma", "Alpha"], ["Alpha", "Gamma", "B"]),
+        # Gamma is named by Alpha's passage alone, and Delta's is found beside Gamma's: neither guessed nor searched for.
+        ("What of Alpha?", ["Delta", "Gamma", "Alpha"], ["Alpha", "Gamma"]),
     ],
 )
-def test_titles_are_planned_by_what_was_read_before(question, titles, plan):
-    read = {"Alpha": "Alpha is a sister of Gamma."}
-    assert plan_searches(question, titles, lambda title: read.get(title, "")) == plan
+def test_an_expert_searches_for_what_it_has_read_of(question, titles, queries):
+    shelf = {"Alpha": ["Alpha is a sister of Gamma."], "Gamma": ["Gamma.", "Delta"]}
+    made, read, found = [], "", []
+    while (query := next_search(question, titles, read=read, found=found, searched=made)) is not None:
+        made.append(query)
+        hits = shelf.get(query, [query])
+        found += [query, *hits[1:]] if query != question else []
+        read = "\n".join([read, *hits])
+    assert made == queries
+
+
+def test_an_expert_has_not_read_what_a_search_cut_off():
+    founder = {
+        "question": "Who founded Lumen?",
+        "answers": ["Ada Brandt"],
+        "supporting_titles": ["Lumen", "Ada Brandt"],
+    }
+    queries, _ = expert(make(questions={"train": [founder]}))
+    assert queries[:2] == ["Lumen", "Ada Brandt"]
+    queries, _ = expert(make(questions={"train": [founder]}, passage_chars=20))
+    assert queries[:2] == ["Lumen", "Who founded Lumen?"], "the name was cut off"
 
 
 def test_names_are_found_as_whole_words():

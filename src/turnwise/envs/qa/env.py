@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from turnwise.envs.qa.data import QuestionSet, find_corpus, join_contexts, read_splits, to_tasks
-from turnwise.envs.qa.expert import mentions, plan_searches
+from turnwise.envs.qa.expert import mentions, next_search
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import EnvError
@@ -113,7 +113,7 @@ class SearchQA(ToolEnv):
         self._searcher = Searcher(opened, passages)
         self._passage_chars, self._lazy = passage_chars, lazy
         self._local = bool(opened.passages)
-        self._gold_texts = _check_gold(splits, opened)
+        _check_gold(splits, opened)
 
     def showing(self, passages: int) -> Self:
         """The same environment, over the same index, whose searches show so many passages."""
@@ -128,7 +128,9 @@ class SearchQA(ToolEnv):
         self._gold = GoldPassages.of(task, by_id=self._local)
         self._searches = 0
         self._unanswered = 0
+        self._queries: list[str] = []
         self._read: list[Hit] = []
+        """As they were shown."""
         self._is_lazy = random.Random(derive_seed(episode_seed, "lazy")).random() < self._lazy
 
     # The time is what the slowest index may take before it gives up by itself; the length is bounded by the passages'.
@@ -145,11 +147,13 @@ class SearchQA(ToolEnv):
             self._unanswered += 1
             return ToolResult(content=SEARCH_DOWN, ok=False)
         self._searches += 1
-        self._read += hits
+        shown = [_cut(hit, self._passage_chars) for hit in hits]
+        self._queries.append(query)
+        self._read += shown
         new = self._gold.take(hit.passage for hit in hits)
         earned = {FOUND_GOLD: float(new), SEARCH_COST: -1.0}
         paid = {channel: value for channel, value in earned.items() if channel in self._process}
-        return ToolResult(content=show_hits([_cut(hit, self._passage_chars) for hit in hits]), rewards=paid)
+        return ToolResult(content=show_hits(shown), rewards=paid)
 
     async def step(self, message: Message) -> Step:
         step = await super().step(message)
@@ -164,26 +168,38 @@ class SearchQA(ToolEnv):
         return dataclasses.replace(step, metrics=metrics)
 
     def expert(self) -> Message:
-        """Searches for one supporting passage after another, then gives the gold answer; when lazy, for the question.
+        """Searches for the supporting passages, each by a title that it has read, then gives the gold answer.
 
-        Where a question has `evidence`, the expert states it before the answer.
+        When lazy, it searches for the question alone. Where a question has `evidence`, it states it before the answer.
         A lazy expert gives the gold answer where it has read it, and else takes the best passage's title for one.
         """
-        question = str(self._task.data["question"])
-        titles = () if self._is_lazy else texts(self._task.data.get("supporting_titles"))
-        plan = plan_searches(question, titles, lambda title: self._gold_texts.get(normalise_title(title), ""))
-        assert self._max_turns is not None
-        if self.turns_taken < min(len(plan), self._max_turns - 1):
-            query = json.dumps({"query": plan[self.turns_taken]}, ensure_ascii=False)  # no model copies escapes
-            call = ToolCall(id="", name="search", arguments=query)
+        query = self._next_query()
+        if query is not None:
+            arguments = json.dumps({"query": query}, ensure_ascii=False)  # no model copies escapes
+            call = ToolCall(id="", name="search", arguments=arguments)
             return Message(role="assistant", content="", tool_calls=(call,))
         evidence = "" if self._is_lazy else str(self._task.data.get("evidence") or "")
         return Message(role="assistant", content=f"{evidence} <answer> {self._expert_answer()} </answer>".lstrip())
 
+    def _next_query(self) -> str | None:
+        """What the expert searches for now; None when it is to answer."""
+        assert self._max_turns is not None
+        if self.turns_taken >= self._max_turns - 1:
+            return None
+        return next_search(
+            str(self._task.data["question"]),
+            () if self._is_lazy else texts(self._task.data.get("supporting_titles")),
+            read=self._text_read(),
+            found=[hit.passage.title for hit in self._read],
+            searched=self._queries,
+        )
+
+    def _text_read(self) -> str:
+        return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in self._read)
+
     def _expert_answer(self) -> str:
         gold = texts(self._task.data.get("answers"))[0]
-        read = "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in self._read)
-        if not self._is_lazy or mentions(read, gold) or not self._read:
+        if not self._is_lazy or mentions(self._text_read(), gold) or not self._read:
             return gold
         return self._read[0].passage.title
 
@@ -211,29 +227,22 @@ def _join(splits: Mapping[str, Sequence[Question]]) -> tuple[list[Passage], dict
     return passages, named
 
 
-def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> dict[str, str]:
-    """The texts of supporting passages, by title; refuses ids that the corpus lacks, and logs missing titles."""
+def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> None:
+    """Refuses supporting ids that the corpus lacks, and logs missing titles."""
     if not index.passages:
-        return {}
+        return
     questions = [question for listed in splits.values() for question in listed]
     wanted = {normalise_title(title) for question in questions for title in question.supporting_titles}
-    ids: set[str] = set()
-    found: dict[str, str] = {}
-    for passage in index.passages:
-        ids.add(passage.id)
-        title = normalise_title(passage.title)
-        if title in wanted:
-            found[title] = f"{found[title]}\n{passage.text}" if title in found else passage.text
+    ids = {passage.id for passage in index.passages}
     for question in questions:
         if missing := [name for name in question.supporting_ids if name not in ids]:
             raise EnvError(
                 f"question '{question.id or question.text[:60]}' names the supporting passage '{missing[0]}', which "
                 "the corpus does not have; give the corpus that its ids come from, or leave supporting_ids out"
             )
-    if lost := wanted - found.keys():
+    if lost := wanted - {normalise_title(passage.title) for passage in index.passages}:
         message = "%d of %d supporting titles are not in the corpus, such as '%s': no search can find these passages"
         _logger.warning(message, len(lost), len(wanted), min(lost))
-    return found
 
 
 def _cut(hit: Hit, chars: int) -> Hit:

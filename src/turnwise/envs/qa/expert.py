@@ -1,11 +1,11 @@
 """What an expert searches for, knowing which passages support the answer but not how they are found.
 
-Invariant: every supporting title is searched for once, and before its turn comes it has been read somewhere, in the
-question or in a passage searched for before, wherever an order exists in which that is so.
+Invariant: it searches for a supporting title only once the title has stood in the question or in a passage it read;
+where none has, for the question itself; and it guesses a title only where that showed none either.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 from turnwise.rewards import normalise_answer
 from turnwise.rewards.retrieval import normalise_title
@@ -13,23 +13,29 @@ from turnwise.rewards.retrieval import normalise_title
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")
 
 
-def plan_searches(question: str, titles: Sequence[str], read: Callable[[str], str]) -> list[str]:
-    """The titles in an order in which they could be found; the question itself where there are none.
+def next_search(
+    question: str, titles: Sequence[str], *, read: str, found: Collection[str], searched: Collection[str]
+) -> str | None:
+    """The next query, after the queries `searched` brought the passages titled `found`, whose text is `read`.
 
-    Sources list supporting passages in any order, and a demonstration that searches for a name which nothing has
-    mentioned yet would teach guessing. `read` gives the text under a title, empty where it is not known.
+    None when every supporting passage is found or was searched for. Sources list supporting passages in any order, and
+    a demonstration that searches for a name which nothing has mentioned would teach guessing.
     """
-    spellings: dict[str, str] = {}
-    for title in titles:
-        spellings.setdefault(normalise_title(title), title)
-    left, known = list(spellings.values()), question
-    plan: list[str] = []
-    while left:
-        title = next((title for title in left if mentions(known, _QUALIFIER.sub("", title))), left[0])
-        left.remove(title)
-        plan.append(_as_known(title, known))
-        known = f"{known}\n{read(title)}"
-    return plan or [question]
+    if not titles:
+        return None if question in searched else question
+    have = {normalise_title(title) for title in found}
+    left = [title for title in titles if normalise_title(title) not in have and not _was_searched(title, searched)]
+    known = f"{question}\n{read}"
+    for title in left:
+        if mentions(known, _QUALIFIER.sub("", title)):
+            return _as_known(title, known)
+    if not left:
+        return None
+    return left[0] if question in searched else question
+
+
+def _was_searched(title: str, searched: Collection[str]) -> bool:
+    return title in searched or _QUALIFIER.sub("", title) in searched
 
 
 def _as_known(title: str, known: str) -> str:
