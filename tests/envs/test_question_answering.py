@@ -200,7 +200,7 @@ def test_a_lazy_expert_answers_from_one_search_for_the_question():
         ("Who?", ["B", "A"], ["Who?", "B", "A"]),
         ("Is Oslo or Rome older?", ["Rome", "rome", "Oslo"], ["Rome", "Oslo"]),
         ("Nothing named", [], ["Nothing named"]),
-        # Gamma is named by Alpha's passage alone, and Delta's is found beside Gamma's: neither guessed nor searched for.
+        # Gamma is named by Alpha's passage alone, and Delta's is found beside Gamma's: no guess, no search.
         ("What of Alpha?", ["Delta", "Gamma", "Alpha"], ["Alpha", "Gamma"]),
     ],
 )
