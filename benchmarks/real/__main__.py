@@ -3,6 +3,7 @@
 python -m benchmarks.real curve runs/sft runs/rl --steps 29:40
 python -m benchmarks.real answers BEFORE.parquet AFTER.parquet --written written.jsonl.gz --train train.jsonl.gz
 python -m benchmarks.real reach data/multihop
+python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
 python -m benchmarks.real host runs/rl --own-time
 """
@@ -36,6 +37,9 @@ def _make_parser() -> argparse.ArgumentParser:
     reach = commands.add_parser("reach", help="held-out questions that the writer would use if it did not avoid them")
     reach.add_argument("folder", type=Path, help="a folder with a corpus and questions")
     reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
+    divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
+    divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
+    divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("file", type=Path, help="a run's trajectories/evaluate-*.parquet")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
@@ -59,6 +63,10 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.host import measure_host
 
         return measure_host(options.run, options.tokenizer, rounds=options.rounds, own_time=options.own_time)
+    if options.command == "divide":
+        from benchmarks.real.divide import divide_questions
+
+        return divide_questions(options.folder, corpus=options.corpus)
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach
 

@@ -1,0 +1,96 @@
+"""Divides training questions into those that are demonstrated and those that RL learns on.
+
+Invariant: a question that RL learns on is not demonstrated, HotpotQA's aside, of which there are too few; and every
+demonstration is complete: the expert found all supporting passages by names it had read, and read the answer.
+"""
+
+import asyncio
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from turnwise.envs.qa.env import SearchQA
+from turnwise.envs.qa.expert import mentions
+from turnwise.types import Task
+
+Entry = Mapping[str, object]
+
+_DEMONSTRATED = {"2wiki": 800, "hotpot": 281, "musique": 0}
+"""Real questions to demonstrate, by source: the others are for RL alone."""
+_WRITTEN = {"compositional": 3226, "inference": 174, "comparison": 2200, "bridge_comparison": 1600}
+"""Written questions to demonstrate, by type: fewer comparisons than the writer makes, which are long and alike."""
+_WRITTEN_FOR_RL = 700
+_SEED = 17
+
+
+def divide_questions(folder: Path, *, corpus: Path, cache: str = "auto") -> dict[str, object]:
+    """Reads the three files that `turnwise questions` wrote into the folder, and writes `sft` and `rl` beside them."""
+    real = _read(folder / "train-explained.jsonl.gz")
+    random.Random(_SEED).shuffle(real)
+    demonstrated, rl = _divide_real(real)
+    demonstrated = _choose_written(_read(folder / "written-sft.jsonl.gz")) + demonstrated
+    env = SearchQA(questions={"train": demonstrated}, corpus=corpus, cache=cache, passages=3, passage_chars=800)
+    complete = asyncio.run(_play(env))
+    rl += _read(folder / "written-rl.jsonl.gz")[:_WRITTEN_FOR_RL]
+    sft = [entry for entry, whole in zip(demonstrated, complete, strict=True) if whole]
+    return {"sft": _write(folder / "sft.jsonl.gz", sft), "rl": _write(folder / "rl.jsonl.gz", rl)}
+
+
+def _divide_real(real: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    demonstrated: list[Entry] = []
+    rl: list[Entry] = []
+    seen: Counter[str] = Counter()
+    for entry in real:
+        source = str(entry["source"])
+        shown = seen[source] < _DEMONSTRATED[source]
+        seen[source] += 1
+        if shown:
+            demonstrated.append(entry)
+        if not shown or source == "hotpot":
+            rl.append(entry)
+    return demonstrated, rl
+
+
+def _choose_written(written: Sequence[Entry]) -> list[Entry]:
+    seen: Counter[str] = Counter()
+    chosen = []
+    for entry in written:
+        kind = str(entry["type"])
+        if seen[kind] < _WRITTEN[kind]:
+            chosen.append(entry)
+        seen[kind] += 1
+    return chosen
+
+
+async def _play(env: SearchQA) -> list[bool]:
+    return [await _is_complete(env, task) for task in env.tasks("train")]
+
+
+async def _is_complete(env: SearchQA, task: Task) -> bool:
+    """Whether the expert's episode shows all that its answer follows from."""
+    live = env.spawn()
+    shown = "\n".join(message.content for message in await live.reset(task, 0))
+    while True:
+        step = await live.step(live.expert())
+        shown = "\n".join([shown, *(message.content for message in step.messages)])
+        if step.done:
+            answers = task.data["answers"]
+            assert isinstance(answers, list)
+            compared = str(answers[0]).lower() in ("yes", "no")
+            read = compared or any(mentions(shown, str(answer)) for answer in answers)
+            return step.metrics["gold_recall"] == 1.0 and read
+
+
+def _read(file: Path) -> list[Entry]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _write(file: Path, entries: Iterable[Entry]) -> dict[str, int]:
+    listed = list(entries)
+    lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in listed)
+    file.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    return dict(Counter(f"{entry['source']} {entry['type']}" for entry in listed))
