@@ -14,9 +14,9 @@ from pathlib import Path
 
 from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.qa.expert import mentions
-from turnwise.types import Task
+from turnwise.types import Json, Task
 
-Entry = Mapping[str, object]
+Entry = Mapping[str, Json]
 
 _DEMONSTRATED = {"2wiki": 800, "hotpot": 281, "musique": 0}
 """Real questions to demonstrate, by source: the others are for RL alone."""
