@@ -5,6 +5,8 @@ import os
 import pytest
 import torch
 
+from turnwise import sources
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -15,3 +17,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _no_run_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of a run that one test opened are not foreign to the next."""
+    monkeypatch.setattr(sources, "_ADOPTED", {})
+    monkeypatch.setattr(sources, "_TRUSTED", {})

@@ -12,12 +12,20 @@ import turnwise.errors
 from turnwise.agents import Agent
 from turnwise.algorithms import ALGORITHM
 from turnwise.compute.process import configure_process
-from turnwise.config import Config, check_config, check_read, load_run_config, parse_config, resolve_recipe
+from turnwise.config import (
+    Config,
+    check_config,
+    check_read,
+    load_run_config,
+    parse_config,
+    read_run_config,
+    resolve_recipe,
+)
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.evaluation import Evaluation
-from turnwise.plugins import name_object
+from turnwise.plugins import StopLoading, is_loading, name_object
 from turnwise.runs import Display, RunDirectory
 from turnwise.settings import Layer, Recipe
 from turnwise.training.callbacks import Callback
@@ -36,6 +44,8 @@ def _plain_errors(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if is_loading():
+            raise StopLoading  # the file is run for its classes: `turnwise eval` of a script that trains
         try:
             return function(*args, **kwargs)
         except TurnwiseError as error:
@@ -121,6 +131,7 @@ def evaluate(
     agent: Agent | None = None,
     tasks: Sequence[Task] | None = None,
     display: Display | None = None,
+    trust: bool = False,
     **sections: object,
 ) -> Evaluation:
     """Evaluates an agent: `turnwise.evaluate(run="runs/train")`, or a model: `evaluate(model="small", env=MyEnv())`.
@@ -133,13 +144,15 @@ def evaluate(
         agent: Who plays in place of a model: a model behind an API, an expert, a script.
         tasks: Tasks to evaluate on, in place of the environment's own.
         display: Where progress is shown; the terminal by default.
+        trust: Run the Python that the run's config names though its file is not the one the run was made with.
         sections: Further sections of a recipe: `evaluate={"tasks": 500, "temperature": 1.0}`.
     """
     configure_process()
     caller = "turnwise.evaluate(...)"
     if run is not None:
         _refuse_both(caller, "run", {"config": config, "model": model, **sections})
-        config = _with_env(load_run_config(run), env)
+        load = load_run_config if agent is None else read_run_config
+        config = _with_env(load(Path(run), [f"env={env}"] if isinstance(env, str) else [], trust=trust), env)
     else:
         if agent is not None and config is None:
             model = model or {}  # it is not loaded

@@ -25,6 +25,7 @@ from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
 from turnwise.settings import KeyPath, Recipe, Settings, add_overrides, parse_settings
+from turnwise.sources import adopt_run, claim_names, strings_of
 from turnwise.stability import AlgorithmSettings, StabilitySettings
 
 
@@ -78,7 +79,8 @@ def resolve_recipe(recipe: Recipe, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def parse_config(recipe: Recipe, source: str) -> Config:
-    """The experiment that a resolved recipe describes, checked as a whole."""
+    """The experiment that a resolved recipe of the user's describes, checked as a whole."""
+    claim_names(recipe)
     config = check_config(parse_settings(Config, recipe, source=source))
     check_read(config, recipe.ranks)
     return config
@@ -194,14 +196,27 @@ def _rank(path: KeyPath, ranks: Mapping[KeyPath, int] | None) -> int:
     return max(near, default=-1)
 
 
-def load_run_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
+def read_run_config(folder: Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Config:
+    """The config that a run was trained with. Python that it names is run only if it is the user's own, or trusted.
+
+    An evaluation runs nothing of the algorithm, so that is not looked at again.
+    """
+    from turnwise.runs.directory import RunDirectory
+
+    path = RunDirectory.open(folder).config
+    recipe = read_recipe(path)
+    own = set(strings_of(add_overrides(Config, Recipe(()), overrides)))
+    adopt_run(folder, recipe, own=own, trust=trust)
+    return parse_settings(Config, resolve_recipe(recipe, overrides), source=str(path))
+
+
+def load_run_config(folder: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Config:
     """The config of a run, its model replaced by the newest checkpoint: what `turnwise eval RUN` evaluates."""
+    config = read_run_config(Path(folder), overrides, trust=trust)
     from turnwise.runs import Checkpoints, RunDirectory  # checkpoints are torch's
 
-    run = RunDirectory.open(folder)
-    checkpoint = Checkpoints(run.checkpoints).latest()
+    checkpoint = Checkpoints(RunDirectory.open(folder).checkpoints).latest()
     if checkpoint is None:
         raise RunError(f"{folder}: this run has no checkpoint yet; let it finish its cold start first")
-    config = load_config(run.config, overrides)
     model = config.model.model_copy(update={"name": str(checkpoint / "model"), "tokenizer": None, "lora": None})
     return config.model_copy(update={"model": model})

@@ -10,7 +10,8 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.settings import Settings, explain_value
+from turnwise.sources import Source, describe_source, require_trusted, strings_of
 from turnwise.spelling import suggest
 
 Known: TypeAlias = Mapping[str, str]
@@ -31,6 +33,14 @@ T = TypeVar("T")
 
 _OBJECTS: dict[str, object] = {}
 """Objects that were given in Python, by the name a config writes for them: a class of `__main__` is in no module."""
+_FOUND: dict[str, object] = {}
+"""What was found by a name that is not the package's."""
+_LOADING: list[Path] = []
+"""The files of the user's that are being run at this moment."""
+
+
+class StopLoading(BaseException):
+    """Ends a file that is run for what it defines, where it would begin to train: what stands above is enough."""
 
 
 class PluginSettings(Settings):
@@ -78,14 +88,17 @@ def find_plugin(kind: PluginKind, name: str, known: Known, accepts: Callable[[ob
         raise ConfigError(f"{kind.key}: {unknown_name(kind, name, known)}")
     found = _OBJECTS.get(name)
     if found is None:
-        module = _load_file(kind, Path(place), name) if place.endswith(".py") else _load_module(kind, place, name)
-        found = getattr(module, attribute, None)
+        own = name not in known and ":" in name
+        module = _find_module(kind, place, name, require_trusted(kind.key, name) if own else None)
+        found = _get(module, attribute)
         if found is None:
             there = [key for key, value in vars(module).items() if accepts(value) and not key.startswith("_")]
             raise ConfigError(
                 f"{kind.key}: {place} has no '{attribute}'{suggest(attribute, there)}; its {kind.noun}s are: "
                 f"{', '.join(there) or 'none'}"
             )
+        if own:
+            _FOUND[name] = found
     if not accepts(found):
         raise ConfigError(f"{kind.key}: '{attribute}' of {place} is not {kind.one}; {kind.contract}")
     return found
@@ -159,6 +172,18 @@ def name_object(value: object) -> str:
     return name
 
 
+def describe_sources(config: Settings) -> dict[str, Source]:
+    """Where the user's own Python came from that a config names, by name; what it does not use is not among it."""
+    there = _FOUND | _OBJECTS
+    named = set(strings_of(config.model_dump(mode="json")))
+    return {name: describe_source(name, there[name]) for name in sorted(named) if name in there}
+
+
+def is_loading() -> bool:
+    """Whether this is called by a file that is being run for what it defines."""
+    return bool(_LOADING)
+
+
 def names_of(kind: PluginKind, known: Known) -> list[str]:
     """Every name there is: those of the package, then those of entry points."""
     return [*known, *(point.name for point in metadata.entry_points(group=kind.group) if point.name not in known)]
@@ -189,6 +214,36 @@ def _place(kind: PluginKind, name: str, known: Known) -> str:
     return next((point.value.replace(" ", "") for point in points), "")
 
 
+def _find_module(kind: PluginKind, place: str, name: str, source: Source | None) -> ModuleType:
+    """The module of a plug-in; one that a run recorded is that very file, wherever the working folder is."""
+    if source is None or source.file is None:
+        return _load_file(kind, Path(place), name) if place.endswith(".py") else _load_module(kind, place, name)
+    file = Path(source.file)
+    if "." not in place or place.endswith(".py"):
+        return _load_file(kind, file, name)
+    root = file.parents[place.count(".") + (file.name == "__init__.py")]
+    with _importable(root):
+        return _load_module(kind, place, name)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Lets modules beside a file be imported while it is run."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _get(module: ModuleType, qualified: str) -> object:
+    """`Outer.Inner` of a module; None where it is not there."""
+    found: object = module
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def _load_module(kind: PluginKind, place: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(place)
@@ -216,11 +271,17 @@ def _load_file(kind: PluginKind, path: Path, name: str) -> ModuleType:
     assert spec.loader is not None, "a .py file always has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    _LOADING.append(path)
     try:
-        spec.loader.exec_module(module)
+        with _importable(path.resolve().parent):
+            spec.loader.exec_module(module)
+    except StopLoading:
+        pass
     except Exception as error:
         del sys.modules[module_name]
         raise ConfigError(f"{kind.key}: running {_line_of(error, path)} failed: {_describe(error)}") from error
+    finally:
+        _LOADING.remove(path)
     return module
 
 

@@ -32,7 +32,7 @@ from turnwise.models.small import SmallSettings, train_tokenizer
 from turnwise.render import make_render
 from turnwise.rewards import exact_match_reward
 from turnwise.runs import read_trajectories
-from turnwise.training.evaluate import load_target
+from turnwise.targets import load_target
 from turnwise.types import Group, Message, StopReason, Task, Trajectory, Turn
 
 

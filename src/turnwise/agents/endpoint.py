@@ -8,7 +8,7 @@ no retry can mend (no such model, a wrong key, no server) is a ModelError as lon
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pydantic import Field, JsonValue, field_validator
@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, field_validator
 from turnwise.agents.chat import NoCompletionError, read_completion
 from turnwise.errors import ConfigError, ModelError
 from turnwise.http import HttpClient, HttpError, RetryPolicy, StatusError, UnreachableError, parse_address
-from turnwise.settings import Settings
+from turnwise.settings import Settings, parse_settings
 from turnwise.types import Json, Message
 
 _MAX_BYTES: Final = 16 * 2**20
@@ -54,6 +54,20 @@ class EndpointSettings(Settings):
         if parse_address(url) is None:
             raise ValueError(f"'{url}' is not the address of an endpoint; write e.g. http://127.0.0.1:8000/v1")
         return url.rstrip("/").removesuffix(_PATH)
+
+
+def read_endpoint(
+    url: str | None, model: str | None, *, key_env: str | None = None, settings: Sequence[str] = ()
+) -> EndpointSettings | None:
+    """The endpoint that the command line names, or None; `settings` are such as `timeout=300`."""
+    if url is None:
+        if model or key_env or settings:
+            raise ConfigError("--api-model, --key-env and --api are about an endpoint: name it by --endpoint URL")
+        return None
+    if model is None:
+        raise ConfigError("--endpoint: say which of its models plays: --api-model NAME")
+    data = {"url": url, "model": model} | ({"key_env": key_env} if key_env else {})
+    return parse_settings(EndpointSettings, data, overrides=settings, source="--endpoint")
 
 
 class EndpointDownError(Exception):

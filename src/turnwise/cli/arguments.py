@@ -51,12 +51,14 @@ def find_env(options: argparse.Namespace) -> "Env":
     from turnwise.envs.registry import EnvSettings, make_env
     from turnwise.recipes import packaged_recipes, read_recipe
     from turnwise.settings import parse_settings
+    from turnwise.sources import claim_names
 
     data: dict[str, object] = {"name": options.env}
     if options.env.endswith((".yaml", ".yml")) or options.env in packaged_recipes():
         section = read_recipe(options.env).get("env")
         if section is not None:
             data = dict(section) if isinstance(section, dict) else {"name": section}
+    claim_names(data)
     overrides = [f"args.{override}" for override in options.overrides]
     return make_env(parse_settings(EnvSettings, data, overrides=overrides, source=options.env))
 

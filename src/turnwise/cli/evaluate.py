@@ -14,6 +14,9 @@ EXPECTS = "one run directory, checkpoint or recipe, and overrides a.b=c"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", help="a run directory, one of its checkpoints, or a recipe")
     add_overrides(parser, "a.b=c", "such as evaluate.tasks=1000")
+    parser.add_argument(
+        "--trust", action="store_true", help="run Python that the run's config names, though it was not made here"
+    )
     parser.add_argument("--model", metavar="NAME", help="a folder or a model on the hub, in place of the recipe's")
     parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model plays instead")
     parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
@@ -28,14 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from turnwise.agents import ApiAgent, Endpoint
-    from turnwise.evaluation.report import show_evaluation, to_json
-    from turnwise.runs import make_display
-    from turnwise.training.evaluate import load_target, read_endpoint, run_evaluation
+    from turnwise.agents.endpoint import read_endpoint
+    from turnwise.targets import load_target
 
     endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
     if endpoint and options.model:
         raise ConfigError("--model and --endpoint both name who plays: give one of them")
-    config = load_target(options.what, options.overrides, model=options.model, local=endpoint is None)
+    config = load_target(
+        options.what, options.overrides, model=options.model, local=endpoint is None, trust=options.trust
+    )
+    from turnwise.evaluation.report import show_evaluation, to_json  # a mistake need not wait for torch
+    from turnwise.runs import make_display
+    from turnwise.training.evaluate import run_evaluation
+
     agent = ApiAgent(endpoint=Endpoint(endpoint), decoding=config.evaluate) if endpoint else None
     with make_display(Console(stderr=options.json)) as display:
         result = run_evaluation(config, display, agent=agent, save=options.save, answers=options.answers)

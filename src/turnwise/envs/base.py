@@ -30,6 +30,14 @@ class Env(ABC):
     level set). Each episode runs on `spawn()`, a shallow copy, so `reset` must set all state of an episode.
     """
 
+    _made_with: tuple[tuple[object, ...], dict[str, object]] = ((), {})
+    """The arguments of the constructor, so that a run can record them."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_made_with", (args, kwargs))  # a subclass may be a frozen dataclass
+        return made
+
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools the model may call; most games have none."""

@@ -1,7 +1,15 @@
 """The environments that come with the package, and those that a recipe names as `module:Class` or `file.py:Class`."""
 
+import inspect
+import json
+from enum import Enum
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
 from turnwise.envs.base import Env
-from turnwise.plugins import PluginKind, PluginSettings, make_plugin
+from turnwise.errors import ConfigError
+from turnwise.plugins import PluginKind, PluginSettings, make_plugin, name_object
 
 BUILT_IN = {
     "encyclopedia": "turnwise.envs.encyclopedia.env:Encyclopedia",
@@ -26,7 +34,59 @@ ENV = PluginKind(
 class EnvSettings(PluginSettings):
     """Which environment, and the arguments of its constructor."""
 
+    unrecorded: dict[str, str] = Field(default_factory=dict)
+    """Arguments that an environment given in Python had and a config cannot hold; written by a run, never by hand."""
+
 
 def make_env(settings: EnvSettings) -> Env:
     """The environment that the settings name, ready to spawn episodes."""
+    if settings.unrecorded:
+        name, value = next(iter(settings.unrecorded.items()))
+        made = settings.name.rpartition(":")[2]
+        raise ConfigError(
+            f"env: {made} was made in Python with an argument that a config cannot hold ({name}={value}): pass it "
+            f"again: turnwise.evaluate(run=..., env={made}(...))"
+        )
     return make_plugin(ENV, settings, BUILT_IN, Env)  # type: ignore[type-abstract]  # a base, not to be made
+
+
+def describe_env(env: Env) -> EnvSettings:
+    """The settings that make an environment again: its class by name, and the arguments it was made with."""
+    args, kwargs = env._made_with
+    bound = inspect.signature(type(env)).bind_partial(*args, **kwargs)
+    given: dict[str, object] = {}
+    for parameter in bound.signature.parameters.values():
+        if parameter.name in bound.arguments:
+            value: object = bound.arguments[parameter.name]
+            further = parameter.kind is parameter.VAR_KEYWORD  # **options are arguments by themselves
+            given |= value if further and isinstance(value, dict) else {parameter.name: value}
+    plain = {name: _plain(value) for name, value in given.items()}
+    lost = {name for name, value in given.items() if plain[name] is None and value is not None}
+    lost |= {one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_POSITIONAL} & set(given)
+    return EnvSettings(
+        name=name_object(type(env)),
+        args={name: value for name, value in plain.items() if name not in lost},
+        unrecorded={name: _show(given[name]) for name in given if name in lost},
+    )
+
+
+def _plain(value: object) -> JsonValue:
+    """An argument as JSON's types, as a recipe would have it; None where it has no such form."""
+    try:
+        plain: JsonValue = json.loads(json.dumps(value, default=_plain_leaf, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return plain
+
+
+def _plain_leaf(value: object) -> str | int | float:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Enum) and isinstance(value.value, str | int | float):
+        return value.value
+    raise TypeError(f"{value!r} is not plain data")
+
+
+def _show(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -14,6 +14,7 @@ from pathlib import Path
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
+from turnwise.envs.registry import describe_env
 from turnwise.errors import ConfigError
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
@@ -22,6 +23,7 @@ from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
+from turnwise.plugins import describe_sources
 from turnwise.rollout import RolloutBatch, RolloutCollector, Shuffled
 from turnwise.runs import (
     Checkpoints,
@@ -33,8 +35,10 @@ from turnwise.runs import (
     restore_rng,
     save_state,
 )
+from turnwise.runs.files import write_text
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
+from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_health, select
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
@@ -66,6 +70,7 @@ def run_training(
     `learners` are those of all processes.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
+    config = config if env is None else config.model_copy(update={"env": describe_env(env)})
     with ExitStack() as stack:
         with ledger.spend("prepare"):
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
@@ -75,6 +80,7 @@ def run_training(
                 _require_demonstrations(config, parts)
             learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
+            write_sources(directory.path, describe_sources(config), write_text)
             stack.enter_context(reduced_gc())
         shown = stack.enter_context(display or make_display())
         recorder = stack.enter_context(

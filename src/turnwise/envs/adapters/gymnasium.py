@@ -18,6 +18,7 @@ import numpy as np
 from turnwise.envs.games.game import GameOptions, Move, TextGame
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
+from turnwise.sources import require_trusted
 from turnwise.types import Json, Task
 
 KNOWN_NAMES: Final = {
@@ -91,6 +92,8 @@ class GymnasiumGame(TextGame):
         shared.setdefault("max_actions", 100)
         super().__init__(**shared)
         given = dict(options or {})
+        if ":" in id:  # Gymnasium imports the module before the colon
+            require_trusted("env.args.id", id)
         world = make_world(id, json.dumps(given))
         spec, space = getattr(world, "spec", None), getattr(world, "action_space", None)
         if "ansi" in getattr(world, "metadata", {}).get("render_modes", ()):
