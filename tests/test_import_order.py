@@ -45,6 +45,7 @@ LAYERS = (
     "config",
     "targets",
     "training",
+    "gateway",
     "api",
     "cli",
     "__main__",

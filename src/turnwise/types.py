@@ -101,9 +101,13 @@ class Step:
     """Facts worth a curve that are not paid for, such as `success`; the last value of an episode counts."""
     rewrites: tuple[Message, ...] | None = None
     """The whole conversation as the agent shall read it from now on, in place of appending `messages`."""
+    resumes: int | None = None
+    """With `rewrites`: the turn, counted from 0, after whose reply the conversation goes on with `messages`; a policy
+    then takes the ids of that conversation as they were read and sampled."""
 
     def __post_init__(self) -> None:
         assert self.done or not self.truncated, "a step that its clock cut off is done"
+        assert self.resumes is None or self.rewrites is not None, "a resumed conversation is told in full"
         for name, value in self.rewards.items():
             if not math.isfinite(value):
                 raise RewardError(f"reward '{name}' is {value}: return a finite number from its reward function")
@@ -142,6 +146,18 @@ class Finish(StrEnum):
     """The model sampled an end-of-turn token, which is the last of its ids."""
     LENGTH = "length"
     """The token limit of the turn cut it off; no end token was sampled."""
+    STOP_STRING = "stop_string"
+    """A stop string of the request cut it off; no end token was sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """What an environment asks of the next turn beyond its messages: `TurnRequest(max_tokens=64, stop=("\\n",))`."""
+
+    max_tokens: int | None = None
+    """The most tokens of the turn, where that is less than the rollout's limit."""
+    stop: tuple[str, ...] = ()
+    """The turn ends with the token that completes one of these in its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

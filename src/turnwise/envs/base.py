@@ -12,7 +12,9 @@ from functools import partial
 from typing import Self, TypeVar
 
 from turnwise.errors import EnvError
-from turnwise.types import Message, Step, Task, ToolSpec
+from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
+
+_ANY_TURN = TurnRequest()
 
 T = TypeVar("T")
 
@@ -55,6 +57,19 @@ class Env(ABC):
     async def step(self, message: Message) -> Step:
         """Answers the agent's message. Nothing the model can write may raise here: answer in words."""
 
+    async def receive(self, turn: Turn) -> Step:
+        """Answers a turn: by `step`, from its message alone, unless a program must be told more (optional: gateway)."""
+        assert turn.message is not None, "a turn that was just taken has its message"
+        return await self.step(turn.message)
+
+    def turn_request(self) -> TurnRequest:
+        """What the next turn is asked for beyond its messages (optional: gateway)."""
+        return _ANY_TURN
+
+    async def overflow(self) -> Step | None:
+        """The conversation leaves no room to answer: a step that rewrites it, or None, which ends the episode."""
+        return None
+
     async def close(self) -> None:
         """Frees what `reset` took; called once per episode, whatever happened. A subclass may write a plain `def`."""
         return
@@ -70,6 +85,11 @@ class Env(ABC):
     def state_key(self) -> str | None:
         """A name for the state the agent acts in now, equal exactly when states are (optional: GiGPO)."""
         return None
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether `expert` can be asked."""
+        return type(self).expert is not Env.expert
 
     def expert(self) -> Message:
         """An expert's message in this state (optional: demonstrations for a cold start, an upper bound)."""

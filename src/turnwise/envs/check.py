@@ -132,7 +132,7 @@ async def _fork_halfway(env: Env, task: Task, script: Sequence[Message]) -> None
 
 async def _check_expert(env: Env, task: Task) -> None:
     """The expert's messages are well formed, and play the episode to its end."""
-    if type(env).expert is not Env.expert:
+    if env.has_expert:
         await _expert_messages(env, task)
 
 
@@ -174,7 +174,7 @@ async def _scripts(env: Env, task: Task) -> list[list[Message]]:
     valid = [Message(role="assistant", content="", tool_calls=(call,)) for call in calls]
     odd = [message for _, message in hostile_messages(tools) if message.tool_calls]
     scripts = [[*valid, *odd, *[final_message()] * 3]]
-    if type(env).expert is not Env.expert:
+    if env.has_expert:
         # A broken expert is `_check_expert`'s finding, not that of every check which plays it.
         with contextlib.suppress(_BrokenError):
             scripts.append(await _expert_messages(env, task))

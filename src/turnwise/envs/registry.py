@@ -19,6 +19,7 @@ BUILT_IN = {
     "sokoban": "turnwise.envs.games.sokoban.env:Sokoban",
     "countdown": "turnwise.envs.games.countdown:Countdown",
     "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
+    "program": "turnwise.gateway.program:AgentProgram",
 }
 
 

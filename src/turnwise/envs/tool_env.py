@@ -69,7 +69,7 @@ class ToolEnv(Env):
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
         """
         self._given_tools = tuple(tools)
-        self._tasks = _read_tasks(tasks)
+        self._tasks = read_tasks(tasks)
         self._given_rewards = tuple(rewards)
         self._own_tools = find_members(type(self), Tool)
         self._own_rewards = find_members(type(self), Reward)
@@ -216,7 +216,7 @@ class ToolEnv(Env):
         return self.prompt(task)
 
 
-def _read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:
+def read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:
     """The tasks by split; those of every split stand under the empty name."""
     splits = tasks if isinstance(tasks, Mapping) else {"": tasks}
     # A split that is named and empty stays, and is refused by its name where it is played.

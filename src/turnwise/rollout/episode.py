@@ -64,9 +64,9 @@ class _Conversation:
         session.begin(messages, env.tools, lambda seconds: _give_back(clock, seconds))
         budget = limits.episode_tokens
         for number in range(limits.max_turns):
+            if _is_full(session) and (full := await self._make_room()) is not None:
+                return full
             room = session.room
-            if room is not None and room < 1:
-                return StopReason.CONTEXT_FULL
             if budget is not None and budget < 1:
                 return StopReason.TOKEN_BUDGET
             max_tokens = min(filter(None, (limits.turn_tokens, room, budget)))
@@ -80,7 +80,7 @@ class _Conversation:
             step = await self._take(turn, move.message)
             self.tail_ids = session.observe(step)
             if step.done:
-                return StopReason.TIME_UP if step.truncated else StopReason.DONE
+                return _why_done(step)
             if budget is not None:
                 budget -= len(turn.action_ids)
         return StopReason.MAX_TURNS
@@ -91,12 +91,39 @@ class _Conversation:
         self.tail_ids = ()
         self.messages.append(message)
         with boundary("step"):
-            step = await self.env.step(message)
-        if step.rewards:
-            self.turns[-1] = dataclasses.replace(turn, rewards=dict(step.rewards))
+            step = await self.env.receive(turn)
+        self._record(step)
+        return step
+
+    def _record(self, step: Step) -> None:
+        """Pays the last turn, and keeps what the environment measured and wrote."""
+        if step.rewards and self.turns:
+            turn = self.turns[-1]
+            added = {name: turn.rewards.get(name, 0.0) + value for name, value in step.rewards.items()}
+            self.turns[-1] = dataclasses.replace(turn, rewards={**turn.rewards, **added})
         self.metrics.update(step.metrics)
         self.messages += step.messages
-        return step
+
+    async def _make_room(self) -> StopReason | None:
+        """Lets the environment rewrite a conversation that is full; why the episode ends, or None if it goes on."""
+        with boundary("overflow"):
+            step = await self.env.overflow()
+        if step is None:
+            return StopReason.CONTEXT_FULL
+        self._record(step)
+        self.tail_ids = ()
+        if step.done:
+            return _why_done(step)
+        self.session.observe(step)
+        return StopReason.CONTEXT_FULL if _is_full(self.session) else None
+
+
+def _is_full(session: Session) -> bool:
+    return session.room is not None and session.room < 1
+
+
+def _why_done(step: Step) -> StopReason:
+    return StopReason.TIME_UP if step.truncated else StopReason.DONE
 
 
 def _make_turn(move: Move, state_key: str | None) -> Turn:

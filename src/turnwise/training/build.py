@@ -93,7 +93,7 @@ def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
     for spec in env.tools:
         arguments = ", ".join(spec.parameters.get("properties") or {})  # type: ignore[arg-type]  # an object's keys
         yield f"{spec.name}({arguments}): {spec.description}"
-    agent: Agent = ScriptedAgent() if type(env).expert is Env.expert else ExpertAgent()
+    agent: Agent = ExpertAgent() if env.has_expert else ScriptedAgent()
     limits = Limits(max_turns=_TEXT_TURNS)
     for place, task in enumerate(tasks[:_TEXT_SAMPLES]):
         episode = asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=place, limits=limits))

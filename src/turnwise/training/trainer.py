@@ -107,7 +107,7 @@ def _require_demonstrations(config: Config, parts: Components) -> None:
         return
     if config.sft.chats is not None:
         read_chats(config.sft.chats, parts.render)
-    elif type(parts.env).expert is Env.expert:
+    elif not parts.env.has_expert:
         parts.env.expert()  # its error says what to do
     else:
         _demonstrated_tasks(parts, config.sft.split)

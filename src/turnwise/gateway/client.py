@@ -1,0 +1,61 @@
+"""What a program's function is given to reach its model: addresses for any SDK, and calls without HTTP.
+
+Invariant: a call made here takes the way of an HTTP request: the same reader, the same session, the same refusals.
+"""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from turnwise.errors import RunError
+from turnwise.gateway.session import Ended, Identity, Session
+from turnwise.gateway.wire import OPENAI
+from turnwise.types import Json
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+
+
+class AgentClient:
+    """The model of one episode: `await client.chat(messages=[...], tools=[...])`, or `client.openai()`."""
+
+    def __init__(self, session: Session, url: str) -> None:
+        self._session = session
+        self.api_key = session.name
+        self.openai_base_url = f"{url}/v1"
+        self.anthropic_base_url = url
+
+    def openai(self, **options: object) -> "openai.AsyncOpenAI":
+        """An `openai.AsyncOpenAI` whose model is the one in training."""
+        try:
+            from openai import AsyncOpenAI
+        except ImportError:
+            raise RunError("client.openai() needs the package openai: pip install openai") from None
+        return AsyncOpenAI(base_url=self.openai_base_url, api_key=self.api_key, **options)
+
+    def anthropic(self, **options: object) -> "anthropic.AsyncAnthropic":
+        """An `anthropic.AsyncAnthropic` whose model is the one in training."""
+        try:
+            from anthropic import AsyncAnthropic
+        except ImportError:
+            raise RunError("client.anthropic() needs the package anthropic: pip install anthropic") from None
+        return AsyncAnthropic(base_url=self.anthropic_base_url, api_key=self.api_key, **options)
+
+    async def chat(self, **body: Json) -> dict[str, Json]:
+        """A chat completion by OpenAI's parameters, as JSON; needs no SDK and no HTTP."""
+        request = OPENAI.read(json.dumps(body).encode())
+        exchange = self._session.ask(request, Identity(body=b"", attempt=0))
+        try:
+            return OPENAI.write(await asyncio.wrap_future(exchange.answer))
+        except asyncio.CancelledError:
+            self._session.leave(exchange)
+            raise
+
+    def reward(self, value: float, name: str = "reward") -> None:
+        """Pays the turn that was answered last."""
+        self._session.pay(name, value)
+
+    def fail(self, reason: str) -> None:
+        """Reports that infrastructure broke: the episode is counted as failed and not scored."""
+        self._session.end(Ended(failure=reason))
