@@ -6,6 +6,7 @@ beside requests (rewards, an end, a failure) belongs to the turn that was answer
 
 import asyncio
 import dataclasses
+import hashlib
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -112,6 +113,15 @@ class SessionEnv(Env):
         self._live = _Live(task=task, session=session, deadline=deadline)
         await self._next_step()
         return self.conversation
+
+    def state_key(self) -> str | None:
+        """Names what the agent has read in this conversation, and after how many replies; its own words are no part."""
+        replies = sum(message.role == "assistant" for message in self.conversation)
+        digest = hashlib.blake2b(f"{self.task.id}\n{replies}".encode(), digest_size=8)
+        for message in self.conversation:
+            if message.role != "assistant":
+                digest.update(f"\n{message.role}\n{message.content}".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
     def turn_request(self) -> TurnRequest:
         exchange = self.live.exchange
