@@ -17,8 +17,8 @@ TOOL = {
     "description": "Looks into a box.",
     "input_schema": {
         "type": "object",
-        "properties": {"name": {"type": "string", "description": "Whose box it is."}},
-        "required": ["name"],
+        "properties": {"box": {"type": "string", "description": "Such as: box of Ada."}},
+        "required": ["box"],
     },
 }
 
@@ -33,7 +33,7 @@ async def answer(task: Task, anthropic: AsyncAnthropic) -> str:
         uses = [block for block in message.content if block.type == "tool_use"]
         if not uses:
             return "".join(block.text for block in message.content if block.type == "text")
-        seen = [(use.id, look(task, str(use.input.get("name")))) for use in uses]
+        seen = [(use.id, look(task, str(use.input.get("box")))) for use in uses]
         results = [{"type": "tool_result", "tool_use_id": name, "content": text} for name, text in seen]
         messages.append({"role": "user", "content": results})
     return "no answer"

@@ -22,30 +22,29 @@ def tasks(split: str) -> Sequence[Task]:
     return [_task(split, place) for place in range({"train": 4000, "test": 256}[split])]
 
 
-def look(task: Task, name: str) -> str:
-    """What is in a box."""
-    colour = task.data["colours"].get(name)
-    return f"The box of {name} is {colour}." if colour else f"There is no box of {name}."
+def look(task: Task, box: str) -> str:
+    """What is in a box, such as the `box of Ada`."""
+    colour = task.data["colours"].get(box)
+    return f"The {box} is {colour}." if colour else f"There is no {box}."
 
 
 def expert(task: Task, messages: Sequence[Message]) -> Message:
     """Looks and answers; or, in most tasks, answers at once, and so mostly wrongly."""
-    owner = str(task.data["owner"])
     guesses = _draw(f"{task.id} guesses", 1000) < 1000 * GUESSES
     if guesses or messages[-1].role == "tool":
         colour = COLOURS[_draw(f"{task.id} guess", len(COLOURS))] if guesses else task.data["answers"][0]
         return Message(role="assistant", content=f"<answer> {colour} </answer>")
-    call = ToolCall(id="", name="look", arguments=json.dumps({"name": owner}))
+    call = ToolCall(id="", name="look", arguments=json.dumps({"box": task.data["box"]}))
     return Message(role="assistant", content="", tool_calls=(call,))
 
 
 def _task(split: str, place: int) -> Task:
     name = f"{split}-{place}"
-    owner = NAMES[_draw(f"{name} owner", len(NAMES))]
-    colours = {one: COLOURS[_draw(f"{name} {one}", len(COLOURS))] for one in NAMES}
-    question = f"What is the colour of the box of {owner}?"
+    box = f"box of {NAMES[_draw(f'{name} owner', len(NAMES))]}"
+    colours = {f"box of {one}": COLOURS[_draw(f"{name} {one}", len(COLOURS))] for one in NAMES}
+    question = f"What is the colour of the {box}?"
     return Task(
-        id=name, data={"question": question, "owner": owner, "colours": colours, "answers": [colours[owner]]}
+        id=name, data={"question": question, "box": box, "colours": colours, "answers": [colours[box]]}
     )
 
 

@@ -12,13 +12,13 @@ async def run(task: Task, client) -> str:  # noqa: ANN001 - turnwise.gateway.cli
     """Called by turnwise for each episode."""
 
     @function_tool
-    def look(name: str) -> str:
+    def look(box: str) -> str:
         """Looks into a box.
 
         Args:
-            name: Whose box it is.
+            box: Such as: box of Ada.
         """
-        return boxes.look(task, name)
+        return boxes.look(task, box)
 
     async with client.openai() as openai:
         model = OpenAIChatCompletionsModel(model="any", openai_client=openai)

@@ -19,8 +19,8 @@ TOOL = {
         "description": "Looks into a box.",
         "parameters": {
             "type": "object",
-            "properties": {"name": {"type": "string", "description": "Whose box it is."}},
-            "required": ["name"],
+            "properties": {"box": {"type": "string", "description": "Such as: box of Ada."}},
+            "required": ["box"],
         },
     },
 }
@@ -35,7 +35,7 @@ async def answer(task: Task, openai: AsyncOpenAI) -> str:
         if not message.tool_calls:
             return message.content
         for call in message.tool_calls:
-            seen = look(task, str(json.loads(call.function.arguments).get("name")))
+            seen = look(task, str(json.loads(call.function.arguments).get("box")))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": seen})
     return "no answer"
 

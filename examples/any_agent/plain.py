@@ -6,7 +6,7 @@ from boxes import SYSTEM, look
 
 from turnwise import Task
 
-PARAMETERS = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+PARAMETERS = {"type": "object", "properties": {"box": {"type": "string"}}, "required": ["box"]}
 FUNCTION = {"name": "look", "description": "Looks into a box.", "parameters": PARAMETERS}
 
 
@@ -20,6 +20,6 @@ async def run(task: Task, client) -> str:  # noqa: ANN001 - turnwise.gateway.cli
         if "tool_calls" not in message:
             return message["content"]
         for call in message["tool_calls"]:
-            seen = look(task, str(json.loads(call["function"]["arguments"]).get("name")))
+            seen = look(task, str(json.loads(call["function"]["arguments"]).get("box")))
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": seen})
     return "no answer"
