@@ -1,6 +1,6 @@
 """An agent on the `anthropic` SDK, streaming: blocks of text and tool use, results sent back as the user's blocks.
 
-Nothing in `answer` knows that it is trained. By itself: ANTHROPIC_BASE_URL=... ANTHROPIC_API_KEY=... python anthropic_sdk.py
+Nothing in `answer` knows that it is trained. By itself: ANTHROPIC_BASE_URL=... ANTHROPIC_API_KEY=... python ...
 """
 
 import asyncio

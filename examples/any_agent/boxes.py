@@ -11,8 +11,29 @@ from turnwise import Message, Task
 from turnwise.types import ToolCall
 
 SYSTEM = "Say the colour in <answer> tags. You may look into a box."
-NAMES = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivo Jill Kai Lena Max Nora Otto Pia Rolf Sara Tom Uma".split()
-COLOURS = "red green blue white black brown pink grey".split()
+NAMES = [
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jill",
+    "Kai",
+    "Lena",
+    "Max",
+    "Nora",
+    "Otto",
+    "Pia",
+    "Rolf",
+    "Sara",
+    "Tom",
+    "Uma",
+]
+COLOURS = ["red", "green", "blue", "white", "black", "brown", "pink", "grey"]
 GUESSES = 0.6
 """The share of demonstrations that guess."""
 
@@ -43,9 +64,7 @@ def _task(split: str, place: int) -> Task:
     box = f"box of {NAMES[_draw(f'{name} owner', len(NAMES))]}"
     colours = {f"box of {one}": COLOURS[_draw(f"{name} {one}", len(COLOURS))] for one in NAMES}
     question = f"What is the colour of the {box}?"
-    return Task(
-        id=name, data={"question": question, "box": box, "colours": colours, "answers": [colours[box]]}
-    )
+    return Task(id=name, data={"question": question, "box": box, "colours": colours, "answers": [colours[box]]})
 
 
 def _draw(text: str, most: int) -> int:

@@ -1,8 +1,8 @@
 """An agent of the framework `openai-agents`, which owns the loop, the tool's schema and the messages."""
 
 import boxes
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from turnwise import Task
 
 set_tracing_disabled(True)

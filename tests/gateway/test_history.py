@@ -68,22 +68,33 @@ def test_other_tools_open_a_row_because_they_stand_at_its_beginning():
 def test_what_clients_do_to_a_reply_on_its_way_back_rewrites_nothing():
     """They drop thinking, trim text and write arguments anew; the call's id, name and values they keep."""
     own = ToolCall(id="call_0", name="search", arguments='{"b": 1,  "a": [2]}')
-    sent = Message(role="assistant", content="Look.", thinking="hm", tool_calls=(ToolCall(id="x_1", name="search", arguments=own.arguments),))
+    sent = Message(
+        role="assistant",
+        content="Look.",
+        thinking="hm",
+        tool_calls=(ToolCall(id="x_1", name="search", arguments=own.arguments),),
+    )
     history = History()
     history.add(history.place(chat("U.hi"), ()), sent)
     history.name_call("x_1", own)
-    echoed = Message(role="assistant", content=" Look.\n", tool_calls=(ToolCall(id="x_1", name="search", arguments='{"a":[2],"b":1}'),))
+    echoed = Message(
+        role="assistant",
+        content=" Look.\n",
+        tool_calls=(ToolCall(id="x_1", name="search", arguments='{"a":[2],"b":1}'),),
+    )
     result = Message(role="tool", content="found", tool_call_id="x_1")
     placed = history.place((*chat("U.hi"), echoed, result), ())
     assert placed.extends
     assert placed.fresh == (Message(role="tool", content="found", tool_call_id="call_0", name="search"),)
-    other = Message(role="assistant", content="Look.", tool_calls=(ToolCall(id="x_1", name="search", arguments='{"a":[3],"b":1}'),))
+    other = Message(
+        role="assistant", content="Look.", tool_calls=(ToolCall(id="x_1", name="search", arguments='{"a":[3],"b":1}'),)
+    )
     assert history.place((*chat("U.hi"), other, result), ()).cause is Break.REPLY_EDITED
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("ab")), min_size=1, max_size=30))
 def test_any_tree_of_conversations_is_followed(moves):
-    """Each move continues some earlier turn, the first a beginning: `after` is always that turn, `fresh` what is new."""
+    """Each move continues some earlier turn, or begins: `after` is always that turn, and `fresh` what is new."""
     history, ends, breaks = History(), [()], 0
     for number, (choice, word) in enumerate(moves):
         place = choice % len(ends)

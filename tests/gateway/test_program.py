@@ -62,7 +62,9 @@ def test_a_command_is_told_its_task_and_its_last_line_is_its_answer(tmp_path):
         """,
     )
     seen = []
-    program = AgentProgram(command=command, rewards="exact_match", score=lambda outcome: seen.append(outcome) or {"extra": 0.5})
+    program = AgentProgram(
+        command=command, rewards="exact_match", score=lambda outcome: seen.append(outcome) or {"extra": 0.5}
+    )
     episode = play(program)
     assert (episode.failure, episode.stop, episode.rewards) == ("", StopReason.DONE, {"exact_match": 1.0, "extra": 0.5})
     assert episode.turns[1].rewards == episode.rewards, "paid to the last turn"
@@ -78,7 +80,9 @@ def test_both_apis_and_the_session_are_in_the_environment(tmp_path):
     command = script(tmp_path, "ask('x'); print(json.dumps(dict(os.environ)))")
     seen = {}
     program = AgentProgram(
-        command=command, score=lambda outcome: seen.update(json.loads(outcome.last_line)) or 0.0, variables={"MINE": "1"}
+        command=command,
+        score=lambda outcome: seen.update(json.loads(outcome.last_line)) or 0.0,
+        variables={"MINE": "1"},
     )
     assert play(program).failure == ""
     key = seen["OPENAI_API_KEY"]
@@ -116,7 +120,10 @@ def test_rewards_ends_and_failures_are_reported_over_http(tmp_path):
     ("text", "failure"),
     [
         ("ask('x'); sys.exit(3)", "step: ProgramFailed: the program ended with exit code 3"),
-        ("ask('x'); raise ValueError('odd')", "step: ProgramFailed: the program ended with exit code 1: ValueError: odd"),
+        (
+            "ask('x'); raise ValueError('odd')",
+            "step: ProgramFailed: the program ended with exit code 1: ValueError: odd",
+        ),
         ("ask('x'); os.kill(os.getpid(), 9)", "step: ProgramFailed: the program ended with signal SIGKILL"),
         ("print('hm')", "reset: ProgramFailed: it ended before its first request to the model; its output ends in: hm"),
         ("ask('x'); import time; time.sleep(60)", "step: ProgramFailed: it was still running after 1.5 seconds"),
@@ -131,7 +138,9 @@ def test_a_program_that_breaks_costs_its_episode_and_is_not_scored(tmp_path, tex
 def test_a_crash_can_be_the_agents_own_doing(tmp_path):
     command = script(tmp_path, "ask('x'); print('so far'); sys.exit(3)")
     codes = []
-    program = AgentProgram(command=command, crash="score", score=lambda outcome: codes.append(outcome.exit_code) or -1.0)
+    program = AgentProgram(
+        command=command, crash="score", score=lambda outcome: codes.append(outcome.exit_code) or -1.0
+    )
     episode = play(program)
     assert (episode.stop, episode.reward, codes) == (StopReason.DONE, -1.0, [3])
 

@@ -18,7 +18,9 @@ from wire_agents import WireAgent
 
 FAMILIES = ("qwen2.5", "qwen3", "llama3", "smollm2", "quirky")
 RENDERS = {
-    name: make_render(family(name), RenderSettings(variables={"date_string": "26 Jul 2024"} if name == "llama3" else {}))
+    name: make_render(
+        family(name), RenderSettings(variables={"date_string": "26 Jul 2024"} if name == "llama3" else {})
+    )
     for name in FAMILIES
 }
 TASK = Task(id="t", data={"question": "Where is Oslo?", "answers": ["Norway"]})
@@ -69,7 +71,9 @@ def says(content="", *calls, thinking=""):
 def play(env, render, replies, **limits):
     engine = SpellingEngine(render, replies)
     agent = PolicyAgent(engine=engine, render=render)
-    episode = asyncio.run(run_episode(agent, env.spawn(), TASK, episode_seed=7, limits=Limits(turn_tokens=999, **limits)))
+    episode = asyncio.run(
+        run_episode(agent, env.spawn(), TASK, episode_seed=7, limits=Limits(turn_tokens=999, **limits))
+    )
     return episode, engine
 
 

@@ -12,7 +12,14 @@ class WireAgent:
     """`WireAgent(tools, api="openai", stream=True)`: called with a task and a client, it plays an episode."""
 
     def __init__(self, tools, *, api="openai", stream=False, system="Be brief.", most=8, **fields):
-        self.tools, self.api, self.stream, self.system, self.most, self.fields = tools, api, stream, system, most, fields
+        self.tools, self.api, self.stream, self.system, self.most, self.fields = (
+            tools,
+            api,
+            stream,
+            system,
+            most,
+            fields,
+        )
         self.asked = []
         """Every body that was sent."""
 
@@ -72,7 +79,9 @@ class WireAgent:
             reply = await self._post(http, url, key, {**body, **self.fields})
             output = reply[-1]["response"]["output"] if self.stream else reply["output"]
             items += output
-            calls = [(one["call_id"], one["name"], one["arguments"]) for one in output if one["type"] == "function_call"]
+            calls = [
+                (one["call_id"], one["name"], one["arguments"]) for one in output if one["type"] == "function_call"
+            ]
             if not calls:
                 return "".join(part["text"] for one in output if one["type"] == "message" for part in one["content"])
             for (call_id, _, _), result in zip(calls, await self._run(calls), strict=True):

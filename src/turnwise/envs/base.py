@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 from turnwise.errors import EnvError
 from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
 
-_ANY_TURN = TurnRequest()
-
 T = TypeVar("T")
+
+_ANY_TURN = TurnRequest()
 
 
 async def close_env(env: "Env") -> None:

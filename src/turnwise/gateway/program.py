@@ -144,6 +144,13 @@ def shared_gateway() -> Gateway:
     return gateway
 
 
+def stop_shared_gateway() -> None:
+    """Ends the gateway of this process, if it runs; the next program starts another."""
+    if shared_gateway.cache_info().currsize:
+        shared_gateway().stop()
+        shared_gateway.cache_clear()
+
+
 def _find(argument: str, given: object, contract: str) -> Callable[..., object] | None:
     """A function, or the one that a name stands for; None stays None."""
     if given is None or callable(given):

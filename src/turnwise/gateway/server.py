@@ -116,7 +116,7 @@ class Gateway:
         try:
             yield self
         finally:
-            self._server.should_exit = True
+            self.stop()
             thread.join()
 
     def start(self) -> threading.Thread:
@@ -124,6 +124,10 @@ class Gateway:
         thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway", daemon=True)
         thread.start()
         return thread
+
+    def stop(self) -> None:
+        """Makes the server answer what is in flight and end; from any thread."""
+        self._server.should_exit = True
 
     def _routes(self) -> list[Route]:
         routes = [Route("/health", self._health, methods=["GET"])]
