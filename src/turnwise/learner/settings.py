@@ -54,8 +54,8 @@ class LearnerSettings(Settings):
     the longest; null packs where the model supports variable-length attention: elsewhere, packed rows are kept apart by
     a mask, at a cost of the square of the micro-batch. Never changes the gradient."""
     compile: Compile = False
-    """torch.compile. `layers`: layer by layer, which is compiled once for all of them and kept on disk; `true`: on a GPU
-    the whole backbone, where the first update takes minutes longer. Every later update takes less time."""
+    """torch.compile. `layers`: layer by layer, which is compiled once for all of them and kept on disk; `true`: on a
+    GPU the whole backbone, where the first update takes minutes longer. Every later update takes less time."""
     skip_zero_rows: bool | None = None
     """Leaves trajectories whose advantages are all 0 out of an update's forward and backward passes; null does so on a
     GPU. Their gradient is 0 unless the loss has other terms (entropy, KL, a critic): then all are read anyway. Never
