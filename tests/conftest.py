@@ -19,6 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The secret that vouches for runs is kept apart from the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(autouse=True)
 def _no_run_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of a run that one test opened are not foreign to the next."""

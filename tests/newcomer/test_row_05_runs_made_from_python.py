@@ -11,7 +11,7 @@ import yaml
 
 import turnwise
 from tiny_runs import Silent, tiny_data
-from turnwise import plugins
+from turnwise import plugins, sources
 from turnwise.cli.main import main
 from turnwise.config import read_run_config
 from turnwise.envs.registry import make_env
@@ -58,12 +58,21 @@ def folder(tmp_path_factory):
     return folder
 
 
+def sign_again(run, before, after):
+    """Moves the recorded paths, as if the user had made the run there."""
+    recorded = run / "sources.json"
+    recorded.write_text(recorded.read_text().replace(before, after))
+    moved = sources.read_sources(run)
+    recorded.unlink()
+    config = load_yaml((run / "config.yaml").read_text(), source="config")
+    sources.write_sources(run, config, moved, lambda path, text: path.write_text(text))
+
+
 @pytest.fixture
 def copied(folder, tmp_path, monkeypatch):
     """The same in a folder of this test's own, with its recorded paths; and a process that has seen none of it."""
     shutil.copytree(folder, tmp_path / "made")
-    recorded = tmp_path / "made/runs/mine/sources.json"
-    recorded.write_text(recorded.read_text().replace(str(folder.resolve()), str((tmp_path / "made").resolve())))
+    sign_again(tmp_path / "made/runs/mine", str(folder.resolve()), str((tmp_path / "made").resolve()))
     for registry in ("_OBJECTS", "_FOUND"):
         monkeypatch.setattr(plugins, registry, {})
     (tmp_path / "elsewhere").mkdir()
@@ -76,7 +85,7 @@ def made_again(run, **options):
 
 
 def test_the_run_records_where_its_environment_came_from(folder):
-    (source,) = json.loads((folder / "runs/mine/sources.json").read_text())
+    (source,) = json.loads((folder / "runs/mine/sources.json").read_text())["sources"]
     assert source["name"] == "__main__:Support"
     assert source["file"] == str((folder / "support.py").resolve())
     assert len(source["sha256"]) == 64
@@ -129,12 +138,46 @@ def test_a_run_made_elsewhere_runs_no_python_unasked(copied):
     for trusting, ran in ((False, False), (True, True)):
         if not trusting:
             with pytest.raises(
-                ConfigError, match=r"names Python, .*evil\.py:Support, of which it records no source: pass --tr"
+                ConfigError, match=r"names .*evil\.py:Support, of which it records no source: pass --tr"
             ):
                 made_again(run)
         else:
             made_again(run, trust=True)
         assert (copied.parent / "elsewhere/ran").exists() == ran
+
+
+def test_a_hash_that_anybody_can_write_vouches_for_nothing(copied, monkeypatch, tmp_path):
+    """The run records its file and the right hash of it, but another user made it."""
+    run = copied / "runs/mine"
+    assert made_again(run)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    with pytest.raises(ConfigError, match="was made elsewhere or was changed: pass --trust"):
+        made_again(run)
+    assert made_again(run, trust=True)
+
+
+def test_the_vouch_is_of_the_names_in_the_config(copied):
+    """A run of one's own that comes back with another class of the same file is not one's own any more."""
+    run = copied / "runs/mine"
+    file = copied / "support.py"
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("__main__:Support", f"{file}:Support"))
+    with pytest.raises(ConfigError, match="records no source: pass --trust"):
+        made_again(run)
+
+
+@pytest.mark.parametrize("name", ["program", "turnwise.gateway.program:AgentProgram"])
+def test_a_foreign_run_starts_no_command_unasked(copied, name):
+    run = copied / "runs/mine"
+    command = [sys.executable, "-c", "open('ran', 'w').close()"]
+    data = load_yaml((run / "config.yaml").read_text(), source="config")
+    data["env"] = {"name": name, "args": {"command": command, "rewards": "exact_match"}}
+    (run / "config.yaml").write_text(yaml.safe_dump(data))
+    with pytest.raises(ConfigError, match=r"env\.args\.command: .*pass --trust"):
+        made_again(run)
+    assert made_again(run, trust=True)
+    sign_again(run, "", "")
+    assert made_again(run), "made by this user, it runs as it is"
 
 
 def test_nor_does_the_command_unless_trusted(copied, capsys):

@@ -22,6 +22,7 @@ from turnwise.gateway.session import Ended, Session
 from turnwise.plugins import PluginKind, find_function
 from turnwise.rewards import Reward
 from turnwise.rewards.named import choose_rewards
+from turnwise.sources import require_trusted, spell_command
 from turnwise.types import Json, Message, Task
 
 Expert: TypeAlias = Callable[[Task, Sequence[Message]], Message]
@@ -69,6 +70,8 @@ class AgentProgram(SessionEnv):
             raise EnvError("AgentProgram: give a command or a function, one of the two")
         if isinstance(command, str):
             raise EnvError(f"AgentProgram: command is a list of words: {command.split()}")
+        if command:
+            require_trusted("env.args.command", spell_command(command))
         self._command, self._variables, self._cwd = tuple(command), dict(variables or {}), cwd
         self._function = cast(AgentFunction | None, _find("function", function, "write `async def run(task, client)`"))
         self._scorer = cast(Scorer | None, _find("score", score, "write a function of an Outcome"))

@@ -80,7 +80,7 @@ def run_training(
                 _require_demonstrations(config, parts)
             learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-            write_sources(directory.path, describe_sources(config), write_text)
+            write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
             stack.enter_context(reduced_gc())
         shown = stack.enter_context(display or make_display())
         recorder = stack.enter_context(
