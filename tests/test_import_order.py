@@ -44,6 +44,7 @@ LAYERS = (
     "familiar",
     "config",
     "targets",
+    "reference",
     "training",
     "gateway",
     "api",

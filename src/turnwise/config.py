@@ -46,6 +46,7 @@ class Config(Settings):
     env: EnvSettings
     model: ModelSettings = ModelSettings()
     seed: int = Field(default=0, ge=0)
+    """All randomness of the run follows from it: initial weights, the order of tasks, episodes, sampling."""
     steps: int = Field(default=100, ge=0)
     """Training steps: each samples `rollout.groups_per_step` × `rollout.group_size` episodes and learns from them."""
     sft: SFTSettings | None = None

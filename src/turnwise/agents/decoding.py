@@ -13,6 +13,7 @@ class Decoding(Settings):
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling: the smallest set of tokens with this probability is sampled from; 1 keeps every token."""
     top_k: int = Field(default=0, ge=0)
     """0 keeps every token."""
 

@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 
 from turnwise import __version__
-from turnwise.cli import bench, check, demo, evaluate, play, questions, recipes, report, serve_search, train
+from turnwise.cli import bench, check, demo, evaluate, play, questions, recipes, report, serve_search, settings, train
 from turnwise.cli.arguments import Command, accept_rest
 from turnwise.compute.process import configure_process
 from turnwise.errors import TurnwiseError
@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": check,
     "demo": demo,
     "recipes": recipes,
+    "settings": settings,
     "bench": bench,
     "questions": questions,
     "serve-search": serve_search,

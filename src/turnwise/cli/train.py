@@ -13,10 +13,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a packaged recipe, such as encyclopedia-grpo, or a YAML file")
     add_overrides(parser, "a.b=c", "settings that replace the recipe's")
     parser.add_argument("--run", metavar="DIR", help="the run directory (default: runs/RECIPE)")
+    parser.add_argument("--explain", action="store_true", help="print every setting and where it comes from, and stop")
     parser.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.explain:
+        from turnwise.reference.origins import explain_recipe, show_explained
+
+        for line in show_explained(explain_recipe(options.recipe, options.overrides)):
+            print_line(line)
+        return 0
     from turnwise.ledger import Ledger
 
     ledger = Ledger()

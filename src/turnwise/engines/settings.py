@@ -14,6 +14,7 @@ class LocalEngineSettings(Settings):
     """The engine in this process, on the learner's own weights."""
 
     kind: Literal["local"] = "local"
+    """Which engine samples."""
     slots: PositiveInt = 64
     """Conversations that are sampled, or keep their KV cache, at the same time."""
     prefill_tokens: PositiveInt = 8192

@@ -16,6 +16,7 @@ class EvaluateSettings(Decoding, Settings):
     samples_per_task: int = Field(default=1, ge=1)
     """Episodes per task; with several, pass@k is reported too."""
     split: str = "test"
+    """The environment's tasks to evaluate on."""
     group_by: tuple[str, ...] | None = None
     """Fields of the tasks' data to report scores by; null: `hops` and `source`, where tasks have them."""
     every: int = Field(default=0, ge=0)

@@ -15,6 +15,7 @@ class OptimizerSettings(Settings):
     """AdamW and its learning rate."""
 
     lr: float = Field(default=1e-6, gt=0)
+    """The learning rate, after its warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Of the learning rate, after its warm-up, over the steps of the run."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -24,7 +25,9 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     """Acts on matrices alone, not on biases and norms."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of its averages of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
+    """What AdamW adds to the root of the average square before it divides by it."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradient-clipping norm; null disables it."""
 

@@ -17,9 +17,11 @@ class SmallSettings(Settings):
     """The shape of the built-in transformer; the defaults make a million parameters."""
 
     layers: int = Field(default=4, ge=1)
+    """Transformer layers."""
     width: int = Field(default=128, ge=8)
     """The size of the residual stream; a multiple of `heads`."""
     heads: int = Field(default=4, ge=1)
+    """Attention heads of a layer."""
     kv_heads: int | None = Field(default=None, ge=1)
     """Key-value heads, shared by query heads (GQA); null: as many as `heads`."""
     ffn: int | None = Field(default=None, ge=1)
@@ -55,6 +57,7 @@ class LoraSettings(Settings):
     """Train low-rank adapters in place of the weights."""
 
     rank: int = Field(default=16, ge=1)
+    """The rank of an adapter's two matrices."""
     alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -36,6 +36,20 @@ def load_yaml(text: str, *, source: str) -> object:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
+def find_lines(text: str) -> dict[KeyPath, int]:
+    """The line of each key of a recipe that has been read: `{("rollout", "group_size"): 7, ...}`."""
+    lines: dict[KeyPath, int] = {}
+
+    def visit(node: yaml.Node | None, path: KeyPath) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            here = (*path, str(key.value))
+            lines[here] = key.start_mark.line + 1
+            visit(value, here)
+
+    visit(yaml.compose(text, Loader=_Loader), ())
+    return lines
+
+
 def dump_settings(settings: Settings) -> str:
     """YAML that `load_yaml` and `parse_settings` read back to an equal value."""
     data = settings.model_dump(mode="json")

@@ -1,0 +1,1 @@
+"""The settings reference: what `turnwise settings` shows and docs/settings.md holds."""
