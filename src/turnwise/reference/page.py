@@ -9,8 +9,8 @@ def to_markdown() -> str:
         "# Settings",
         "",
         "Every key of a recipe, in the order of `config.yaml`; written by `turnwise settings --markdown`.",
-        "In the terminal: `turnwise settings SECTION`, and `turnwise train RECIPE --explain` for where each value of a",
-        "run comes from.",
+        "In the terminal: `turnwise settings rollout` for a section, and `turnwise train encyclopedia-grpo --explain` for",
+        "where each value of a run comes from.",
         "A key known from TRL, verl or RAGEN (last column) is answered with the one it has here.",
     ]
     section = None
@@ -26,7 +26,7 @@ def to_markdown() -> str:
             one.default if one.default == REQUIRED else f"`{one.default}`",
             one.about,
             ", ".join(f"[{module}](../src/turnwise/{module})" for module in one.read_by),
-            ", ".join(f"`{name}`" for name in one.known_as),
+            ", ".join(one.known_as),
         )
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
