@@ -26,7 +26,7 @@ ACCOUNTS: Mapping[str, str] = {
     "diagnose": "health metrics and the controller's decision",
     "evaluate": "scoring held-out episodes; playing them is in the accounts above",
     "sft": "demonstrations and the supervised steps on them",
-    "store": "trajectories, metrics, callbacks and this report",
+    "store": "trajectories, metrics, callbacks and this report, as far as the run waits for them",
     "checkpoint": "writing and reading checkpoints",
     "prepare": "libraries, environment, data, model, optimizer",
     "other": "everything outside the accounts above",

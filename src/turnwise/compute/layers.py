@@ -86,9 +86,9 @@ def _recompute(layer: nn.Module, training: bool, forward: Callable[..., object],
 class Compiled:
     """Compiled layers or backbones of some modules; layers of one kind share their code.
 
-    Single layers can always be compiled, once for all that are alike, and their code is kept on disk for the next run.
-    A backbone as one graph takes minutes to compile and costs the CPU less per pass, which counts where micro-batches
-    are small; its layers must be traceable from end to end.
+    Single layers can always be compiled, once for all that are alike, and torch keeps their code on disk for the next
+    run. A backbone as one graph takes minutes to compile and costs the CPU less per pass, which counts where
+    micro-batches are small; its layers must be traceable from end to end.
     """
 
     def __init__(self, *modules: nn.Module, whole_backbones: bool, setting: str = "compile") -> None:

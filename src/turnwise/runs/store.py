@@ -117,13 +117,39 @@ def write_trajectories(
     `advantages[group, member]` has one number per action token of that trajectory, in order; for a trajectory that
     was not trained on there is none, and null is written. Without `decode`, tokens are stored without their text.
     """
-    given = advantages or {}
-    # A group's members read one prompt, and often the same observations.
-    text_of = functools.cache(lambda ids: _storable(decode(ids)) if decode else "")
+    prepare_trajectories(path, step, groups, advantages, decode)()
+
+
+def prepare_trajectories(
+    path: Path,
+    step: int,
+    groups: Sequence[Group],
+    advantages: Mapping[tuple[int, int], Floats] | None,
+    decode: Decode | None,
+) -> Callable[[], None]:
+    """Decodes what `write_trajectories` would write, and returns the rest of it, which may run in another thread.
+
+    A renderer of one's own need not be safe to call from there.
+    """
+    everyone = [trajectory for group in groups for trajectory in _members(group)]
+    # Each text once: a group's members read one prompt, and often the same observations.
+    seen = {ids: None for one in everyone for turn in one.turns for ids in (turn.context_ids, turn.action_ids)}
+    seen |= dict.fromkeys(one.tail_ids for one in everyone)
+    texts = {ids: _storable(decode(ids)) if decode else "" for ids in seen}
+    return functools.partial(_write, path, step, groups, advantages or {}, texts.__getitem__)
+
+
+def _write(
+    path: Path,
+    step: int,
+    groups: Sequence[Group],
+    advantages: Mapping[tuple[int, int], Floats],
+    text_of: Callable[[tuple[int, ...]], str],
+) -> None:
     rows = [
-        _to_row(step, index, member, trajectory, given.get((index, member)), text_of)
+        _to_row(step, index, member, trajectory, advantages.get((index, member)), text_of)
         for index, group in enumerate(groups)
-        for member, trajectory in enumerate(_members(group))
+        for member, trajectory in enumerate(group.trajectories)
     ]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     with replaced(path) as temporary:
@@ -167,7 +193,7 @@ def _to_row(
     member: int,
     trajectory: Trajectory,
     advantages: Floats | None,
-    decode: Decode,
+    text_of: Callable[[tuple[int, ...]], str],
 ) -> _TrajectoryRow:
     return {
         "step": step,
@@ -183,10 +209,10 @@ def _to_row(
         "metrics": list(trajectory.metrics.items()),
         "seconds": trajectory.seconds,
         "turns": [
-            _to_struct(turn, share, decode)
+            _to_struct(turn, share, text_of)
             for turn, share in zip(trajectory.turns, _share_out(trajectory, advantages), strict=True)
         ],
-        "tail_text": decode(trajectory.tail_ids),
+        "tail_text": text_of(trajectory.tail_ids),
         "tail_ids": trajectory.tail_ids,
         "messages": [_storable(json.dumps(asdict(message), ensure_ascii=False)) for message in trajectory.messages],
     }
@@ -201,10 +227,10 @@ def _share_out(trajectory: Trajectory, advantages: Floats | None) -> list[list[f
     return [[float(next(flat)) for _ in turn.action_ids] for turn in trajectory.turns]
 
 
-def _to_struct(turn: Turn, advantages: list[float] | None, decode: Decode) -> _TurnRow:
+def _to_struct(turn: Turn, advantages: list[float] | None, text_of: Callable[[tuple[int, ...]], str]) -> _TurnRow:
     return {
-        "context_text": decode(turn.context_ids),
-        "action_text": decode(turn.action_ids),
+        "context_text": text_of(turn.context_ids),
+        "action_text": text_of(turn.action_ids),
         "context_ids": turn.context_ids,
         "action_ids": turn.action_ids,
         "logprobs": turn.logprobs,

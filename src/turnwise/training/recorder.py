@@ -1,7 +1,8 @@
 """What a run writes down and shows: metrics, trajectories, findings, the ledger, the report, the display, callbacks.
 
 Invariant: recording never changes training; metrics are written before they are shown or passed to a callback, and a
-resumed run's files equal those of an uninterrupted one, apart from times.
+resumed run's files equal those of an uninterrupted one, apart from times. Trajectories are written behind the run, and
+are on the disk before a checkpoint is.
 """
 
 import time
@@ -15,11 +16,12 @@ from turnwise.evaluation import Evaluation
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.rollout import RolloutBatch, summarise
-from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics, write_trajectories
+from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics
+from turnwise.runs.background import BackgroundWriter
 from turnwise.runs.findings import FindingsLog
 from turnwise.runs.ledger.recorder import LedgerRecorder
 from turnwise.runs.report.writer import write_report
-from turnwise.runs.store import Decode
+from turnwise.runs.store import Decode, prepare_trajectories
 from turnwise.stability import Decision
 from turnwise.training.callbacks import Callback
 from turnwise.types import Group, Trajectory
@@ -46,6 +48,7 @@ class Recorder:
         self._metrics = MetricsLog(directory.metrics)
         self._findings = FindingsLog(directory.path / "findings.jsonl")
         self._ledger_recorder = LedgerRecorder(ledger, engine)
+        self._writer = BackgroundWriter()
         self._reported = self._lap = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -54,8 +57,16 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._callbacks.on_run_end(error is None)
+        try:
+            self._writer.__exit__(kind, error, trace)
+        finally:
+            self._metrics.close()
+            self._callbacks.on_run_end(error is None)
+
+    def flush(self) -> None:
+        """Waits for what is written behind the run: to be called before a checkpoint that stands for it."""
+        with self._ledger.spend("store"):
+            self._writer.flush()
 
     def start(self) -> None:
         """A run without a checkpoint starts from the beginning, whatever it recorded before."""
@@ -133,6 +144,7 @@ class Recorder:
 
     def finish(self, step: int) -> None:
         """Records the time after the last step, once, and writes the report, whose own time is in the record, too."""
+        self.flush()
         if any(record["stage"] == "end" for record in read_metrics(self._directory.metrics)):
             return
         spent = self._ledger_recorder.close()
@@ -160,4 +172,5 @@ class Recorder:
                 for place, turns in zip(places, update.advantages if update else (), strict=True)
                 if turns
             }
-            write_trajectories(self._directory.trajectory_file(stage, step), step, groups, advantages, self._decode)
+            file = self._directory.trajectory_file(stage, step)
+            self._writer.submit(prepare_trajectories(file, step, groups, advantages, self._decode))

@@ -336,6 +336,7 @@ class Trainer:
 
     def _save(self, step: int) -> None:
         assert not self.waiting, "samples that wait would be lost"
+        self.recorder.flush()
         state = {
             "step": step,
             "learner": self.learners.state_dict(),
