@@ -35,7 +35,8 @@ test-trackers: $(TRACKERS)/.ready ## Test the trackers with their real packages,
 $(TRACKERS)/.ready: requirements.txt pyproject.toml
 	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio,dev]"
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio]"
 	touch $@
 
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)

@@ -185,6 +185,8 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.config",
         "turnwise.plugins",
         "turnwise.training.callbacks",
+        "turnwise.runs.listing",
+        "turnwise.runs.transcript",
     ],
 )
 def test_environments_and_configs_are_written_without_waiting_for_torch(module):

@@ -19,7 +19,7 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TypeAlias, TypeGuard, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from turnwise.errors import ConfigError, TurnwiseError
@@ -53,12 +53,6 @@ class PluginSettings(Settings):
     """A name that is built in, `package.module:name`, or `path/to/file.py:name`."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Its keyword arguments."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_bare_name(cls, data: object) -> object:
-        """`tensorboard` is short for `{name: tensorboard}`."""
-        return {"name": data} if isinstance(data, str) else data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,47 @@ def test_advantages_come_back_by_turn_and_in_the_order_given():
     assert update.metrics["batch/failed_trajectories"] == 1
 
 
+def test_the_learners_own_scores_come_back_by_turn():
+    model = tiny_llama()
+    (exact,) = with_exact_logprobs(model, [group(GOOD, BAD)])
+    update = _learner(model, lr=0.1).update([exact], seed=0)
+    for scored, entropies, played in zip(update.logprobs, update.entropies, exact.trajectories, strict=True):
+        for logprobs, turn_entropies, move in zip(scored, entropies, played.turns, strict=True):
+            assert logprobs == pytest.approx(move.logprobs, abs=1e-5), "before the step, which is a large one"
+            assert len(turn_entropies) == len(move.action_ids)
+            assert all(entropy > 0 for entropy in turn_entropies)
+    every = [entropy for turns in update.entropies for turn in turns for entropy in turn]
+    assert sum(every) / len(every) == pytest.approx(update.metrics["policy/entropy"], abs=1e-5)
+
+
+def test_scores_that_a_step_came_before_are_unknown():
+    model = tiny_llama()
+    (exact,) = with_exact_logprobs(model, [group(GOOD, BAD)])
+    update = _learner(model, lr=0.1, minibatches=2).update([exact], seed=0)
+    known = [[not math.isnan(p) for turn in turns for p in turn] for turns in update.logprobs]
+    assert sorted(map(all, known)) == [False, True]
+    assert sorted(map(any, known)) == [False, True], "one trajectory in the first mini-batch, one in the second"
+    (first,) = [place for place, tokens in enumerate(known) if all(tokens)]
+    sampled = [p for move in exact.trajectories[first].turns for p in move.logprobs]
+    assert [p for turn in update.logprobs[first] for p in turn] == pytest.approx(sampled, abs=1e-5)
+
+
+def test_scores_of_rows_that_are_not_read_are_unknown():
+    model = tiny_llama()
+    groups = with_exact_logprobs(model, [group(GOOD, BAD), group(BAD, BAD)])
+    update = _learner(model, estimator="rloo", skip_zero_rows=True).update(groups, seed=0)
+    known = [{not math.isnan(p) for turn in turns for p in turn} for turns in update.logprobs]
+    assert known == [{True}, {True}, {False}, {False}]
+
+
+def test_scores_are_known_of_all_tokens_where_the_learner_reads_its_own_before_the_update():
+    model = tiny_llama()
+    (exact,) = with_exact_logprobs(model, [group(GOOD, BAD)])
+    update = _learner(model, lr=0.1, minibatches=2, loss={"old_logprobs": "learner"}).update([exact], seed=0)
+    scored = [p for turns in update.logprobs for turn in turns for p in turn]
+    assert scored == pytest.approx([p for t in exact.trajectories for m in t.turns for p in m.logprobs], abs=1e-5)
+
+
 def test_a_reward_paid_after_a_tool_result_is_kept():
     """A limit cut the episode off after an observation: no move follows it, and the last move still earns its pay."""
     paid = episode(turn([1, 2], [3], opens=True, reward=1.0), stop=StopReason.MAX_TURNS)

@@ -81,6 +81,7 @@ def _work(rank, port, folder):
         learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
         results[case, layout] = (caught, update.metrics, update.advantages, learner.model.state_dict())
+        results[case, layout, "scores"] = (update.logprobs, update.entropies)
     skipping = learner_of(CASES["grpo by trajectory"], parallel=parallel, packing=True, skip_zero_rows=True)
     caught, update = update_of(skipping, MIXED)
     results["skipping"] = (caught, update.metrics)
@@ -146,6 +147,16 @@ def test_ranks_leave_out_the_same_rows(both):
         assert metrics["batch/skipped_share"] == pytest.approx(update.metrics["batch/skipped_share"])
         assert metrics["policy/entropy"] == pytest.approx(update.metrics["policy/entropy"])
         assert metrics["policy/sampler_gap"] == pytest.approx(update.metrics["policy/sampler_gap"], abs=1e-6)
+
+
+@pytest.mark.parametrize(("case", "layout"), PLAN)
+def test_every_rank_has_the_scores_of_all_tokens(both, case, layout):
+    _, update = update_of(learner_of(CASES[case], **LAYOUTS[layout]))
+    for scores in (one[case, layout, "scores"] for one in both):
+        for found, expected in zip(scores, (update.logprobs, update.entropies), strict=True):
+            flat, wanted = ([p for t in all_ for turn in t for p in turn] for all_ in (found, expected))
+            assert flat == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+            assert [[len(turn) for turn in t] for t in found] == [[len(turn) for turn in t] for t in expected]
 
 
 def test_a_gradient_that_one_rank_lacks_is_zero_there_and_one_that_all_lack_stays_absent(both):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from turnwise.errors import RunError
 from turnwise.runs import read_trajectories, write_trajectories
+from turnwise.runs.store import PER_TOKEN, SCHEMA
 from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, Trajectory, Turn
 
 WORDS = ["<s>", "Who", "?", "search", "Oslo", "</s>"]
@@ -59,7 +61,7 @@ GROUPS = [Group(task=TASK, trajectories=(FULL, FAILED)), Group(task=OTHER, traje
 
 def test_groups_come_back_equal(tmp_path: Path):
     path = tmp_path / "train-000003.parquet"
-    write_trajectories(path, 3, GROUPS, {(0, 0): np.arange(6) / 4}, decode)
+    write_trajectories(path, 3, GROUPS, {"advantages": {(0, 0): np.arange(6) / 4}}, decode)
     assert read_trajectories(path) == GROUPS
     assert [file.name for file in tmp_path.iterdir()] == ["train-000003.parquet"]
 
@@ -73,7 +75,9 @@ def test_what_several_trajectories_read_is_decoded_once(tmp_path: Path):
 def test_the_file_explains_itself_to_any_reader(tmp_path: Path):
     path = tmp_path / "lr=1e-4" / "t.parquet"
     path.parent.mkdir()
-    write_trajectories(path, 3, GROUPS, {(0, 0): [0.0, 0.25, 0.5, 0.75, 1.0, 1.25], (0, 1): []}, decode)
+    advantages = {(0, 0): [0.0, 0.25, 0.5, 0.75, 1.0, 1.25], (0, 1): []}
+    logprobs = {(0, 0): [-1.0, -2.0, -3.0, -4.0, math.nan, math.nan]}
+    write_trajectories(path, 3, GROUPS, {"advantages": advantages, "learner_logprobs": logprobs}, decode)
     rows = pq.ParquetFile(path).read().to_pylist()
     assert [(row["step"], row["group"], row["member"]) for row in rows] == [(3, 0, 0), (3, 0, 1), (3, 1, 0)]
     assert json.loads(rows[0]["task"])["data"]["question"] == "Wer gründete Ørsted?"
@@ -83,6 +87,9 @@ def test_the_file_explains_itself_to_any_reader(tmp_path: Path):
     first, second, third = rows[0]["turns"]
     assert (first["context_text"], first["action_text"]) == ("<s> Who ?", "search </s>")
     assert [turn["advantages"] for turn in (first, second, third)] == [[0.0, 0.25], [0.5], [0.75, 1.0, 1.25]]
+    assert [turn["learner_logprobs"] for turn in (first, second)] == [[-1.0, -2.0], [-3.0]]
+    assert third["learner_logprobs"] == [-4.0, None, None], "unknown is null, which equals itself"
+    assert [turn["entropies"] for turn in (first, second, third)] == [None] * 3
     assert [turn["version"] for turn in (first, second, third)] == [0, 3, 4]
     assert rows[2]["turns"][0]["advantages"] is None
     assert [row["tail_text"] for row in rows] == ["", "", "<s> Oslo"]
@@ -96,8 +103,8 @@ def test_text_that_is_not_utf8_is_stored_as_far_as_it_can_be(tmp_path: Path):
 
 
 def test_advantages_of_another_length_are_our_own_bug(tmp_path: Path):
-    with pytest.raises(AssertionError, match="one advantage per action token"):
-        write_trajectories(tmp_path / "t.parquet", 0, GROUPS, {(0, 0): [1.0] * 5}, decode)
+    with pytest.raises(AssertionError, match="one number per action token"):
+        write_trajectories(tmp_path / "t.parquet", 0, GROUPS, {"advantages": {(0, 0): [1.0] * 5}}, decode)
     assert not list(tmp_path.iterdir())
 
 
@@ -113,7 +120,7 @@ def test_files_that_hold_no_trajectories_are_one_line(tmp_path: Path):
     with pytest.raises(RunError, match=r"bad\.parquet: not a Parquet file$"):
         read_trajectories(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 3$"):
+    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 4$"):
         read_trajectories(tmp_path / "other.parquet")
 
 
@@ -132,6 +139,21 @@ def test_files_from_before_messages_were_kept_are_read(tmp_path: Path):
     write_trajectories(path, 0, GROUPS, None, decode)
     table = pq.ParquetFile(path).read().drop_columns(["messages"])
     pq.write_table(table.replace_schema_metadata({"turnwise.layout": "2"}), path)
+    assert read_trajectories(path) == GROUPS
+
+
+def test_files_from_before_the_learner_scored_tokens_are_read(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    write_trajectories(path, 0, GROUPS, None, decode)
+    table = pq.ParquetFile(path).read()
+    rows = [
+        {**row, "turns": [{k: v for k, v in t.items() if k not in PER_TOKEN[1:]} for t in row["turns"]]}
+        for row in table.to_pylist()
+    ]
+    old = [field for field in SCHEMA.field("turns").type.value_type if field.name not in PER_TOKEN[1:]]
+    place = SCHEMA.get_field_index("turns")
+    schema = SCHEMA.set(place, pa.field("turns", pa.list_(pa.struct(old)))).with_metadata({"turnwise.layout": "3"})
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
     assert read_trajectories(path) == GROUPS
 
 

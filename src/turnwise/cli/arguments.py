@@ -8,6 +8,8 @@ from rich.console import Console
 from turnwise.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from turnwise.envs import Env
 
 
@@ -61,6 +63,14 @@ def find_env(options: argparse.Namespace) -> "Env":
     claim_names(data)
     overrides = [f"args.{override}" for override in options.overrides]
     return make_env(parse_settings(EnvSettings, data, overrides=overrides, source=options.env))
+
+
+def print_table(table: "Table") -> None:
+    """A table as wide as the terminal; in a pipe, which has no width, as wide as it is."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(80, Console(width=10_000).measure(table).maximum))
+    console.print(table)
 
 
 def print_line(text: str) -> None:

@@ -12,7 +12,21 @@ from rich.logging import RichHandler
 from rich.markup import escape
 
 from turnwise import __version__
-from turnwise.cli import bench, check, demo, evaluate, play, questions, recipes, report, serve_search, settings, train
+from turnwise.cli import (
+    bench,
+    check,
+    demo,
+    evaluate,
+    play,
+    questions,
+    recipes,
+    report,
+    runs,
+    serve_search,
+    settings,
+    show,
+    train,
+)
 from turnwise.cli.arguments import Command, accept_rest
 from turnwise.compute.process import configure_process
 from turnwise.errors import TurnwiseError
@@ -20,6 +34,8 @@ from turnwise.errors import TurnwiseError
 COMMANDS: Mapping[str, Command] = {
     "train": train,
     "eval": evaluate,
+    "runs": runs,
+    "show": show,
     "report": report,
     "play": play,
     "check": check,

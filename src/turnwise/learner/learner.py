@@ -8,7 +8,6 @@ Shapes: L tokens of all rows, B rows padded to W (or B = 1 and rows end to end),
 
 import functools
 import hashlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,12 +17,13 @@ import torch
 from torch import nn
 
 from turnwise.compute.device import on_one_thread, send
-from turnwise.compute.layers import Compiled, require_layers
+from turnwise.compute.layers import Compiled
 from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.score import check_packing, check_scoring, score
 from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch, PerTurn
+from turnwise.learner.check import check_settings
 from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
 from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
 from turnwise.learner.objective import critic_objective, policy_objective
@@ -32,6 +32,7 @@ from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings
 from turnwise.learner.skipping import find_taught, mean_surprisal, rows_to_read, skips_rows
 from turnwise.learner.step_metrics import Measured, PendingStep, measure_reading, measure_step, summarise_steps
+from turnwise.learner.token_log import TokenLog
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.models.reference import Reference
@@ -40,8 +41,6 @@ from turnwise.types import Group
 
 if TYPE_CHECKING:
     from turnwise.ledger import Ledger
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,10 @@ class Update:
     """By `area/name`: `{"policy/loss": .02, "policy/entropy": 1.1, ...}`."""
     advantages: PerTurn
     """For every trajectory given, in order, turn by turn; one that was left out has no turns."""
+    logprobs: PerTurn = ()
+    """The learner's own, as the update began; NaN for tokens that were not read, or only after a step."""
+    entropies: PerTurn = ()
+    """Of the distribution that each token is sampled from; NaN likewise. Both are empty where no step was taken."""
     first_clip_fraction: float | None = None
     """Share of the first mini-batch that was clipped, before any step had moved the policy; None without a sound one.
     For samples of the weights at hand it is the disagreement of sampler and learner, and should be 0."""
@@ -81,6 +84,7 @@ class _Epochs:
     critic: list[PendingStep]
     micros: list[MicroBatch]
     warming_up: bool
+    log: TokenLog
 
 
 class Learner:
@@ -104,7 +108,7 @@ class Learner:
 
         Every rank makes a learner of the same model, and updates it with the same batches and seeds.
         """
-        _check_settings(model, settings, loss, temperature)
+        check_settings(model, settings, loss, temperature)
         # Before any optimizer: a sharded module has parameters of its own.
         self.model = parallel.prepare(model.to(device))
         self.settings, self.credit, self.loss, self.parallel = settings, credit, loss, parallel
@@ -194,10 +198,14 @@ class Learner:
             inputs, credit_metrics = prepared()
             advantages = batch.by_turn(inputs.advantage)  # while a GPU is still learning
             step_metrics, first_clip_fraction = self._settle(epochs, batch)
+            exact = inputs.old_logprob if old_policy == "learner" else None  # of every token, not of the first step's
+            logprobs, entropies = epochs.log.by_turn(batch, self.parallel, logprob=exact)
             self.version += 1
             return Update(
                 metrics=metrics | credit_metrics | step_metrics,
                 advantages=advantages,
+                logprobs=logprobs,
+                entropies=entropies,
                 first_clip_fraction=first_clip_fraction,
             )
 
@@ -229,7 +237,8 @@ class Learner:
         Only rows of `taught` trajectories [T] are read, where it is given.
         """
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
-        epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up)
+        log = TokenLog(batch, self._device)
+        epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up, log=log)
         seed_of_dropout = derive_seed(seed, "dropout", self.parallel.rank)
         passes = self.runner.running(*self._modules(), dropout=self.settings.dropout, backward=True)
         with passes, seeded(seed_of_dropout, self._device):
@@ -237,7 +246,8 @@ class Learner:
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
                     mini = self._minibatch(batch, rows, inputs, taught)
                     if not warming_up:
-                        epochs.policy.append(self._policy_step(mini, inputs))
+                        log.begin_step()
+                        epochs.policy.append(self._policy_step(mini, inputs, log))
                     if self.critic is not None:
                         epochs.critic.append(self._critic_step(mini, inputs))
                     epochs.micros.extend(mini.micros)
@@ -288,12 +298,13 @@ class Learner:
         """[L]: of each trained token, or of those in `among` [L], in the loss of a mini-batch."""
         return batch.weights(rows, self.loss.aggregation, fixed_length=self.loss.fixed_length, among=among)
 
-    def _policy_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs]) -> PendingStep:
+    def _policy_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs], log: TokenLog) -> PendingStep:
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in mini.micros):
             with self.runner.precision():
                 scores = score(self.model, micro, self.runner.temperature)
+            log.add(micro.token, scores)
             here = inputs().at(micro.token)
             loss, measures = policy_objective(scores, here, self.loss)  # [m]
             weight = mini.weights[micro.token]  # [m]
@@ -370,16 +381,6 @@ class Learner:
         if self.critic is not None and self.critic_optimizer is not None:
             self.critic.load_state_dict(_tensors(state, "critic"))
             self.critic_optimizer.load_state_dict(_section(state, "critic_optimizer"))
-
-
-def _check_settings(model: nn.Module, settings: LearnerSettings, loss: LossSettings, temperature: float) -> None:
-    if temperature <= 0:
-        raise ConfigError(f"temperature: {temperature} samples nothing to learn from; set it above 0")
-    if loss.kl_coef > 0 and loss.kl_in == "loss" and loss.kl_form == "k1":
-        logger.warning("loss.kl_estimator: k1 in the loss has a gradient of zero mean; k2 and k3 hold the policy")
-    for option in ("compile", "checkpointing"):
-        if getattr(settings, option):
-            require_layers(model, setting=f"learner.{option}")
 
 
 def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -12,13 +12,15 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
-import torch
 
 from turnwise.errors import RunError
 from turnwise.runs.files import sync
+
+if TYPE_CHECKING:
+    import torch  # imported where a state is saved or loaded: to look at runs must not take seconds
 
 logger = logging.getLogger(__name__)
 
@@ -119,13 +121,15 @@ class RngState(TypedDict):
     """The random state of this process, in types that `load_state` accepts."""
 
     python: tuple[object, ...]
-    numpy: tuple[str, torch.Tensor, int, int, float]
-    torch: torch.Tensor
-    cuda: list[torch.Tensor]
+    numpy: "tuple[str, torch.Tensor, int, int, float]"
+    torch: "torch.Tensor"
+    cuda: "list[torch.Tensor]"
 
 
 def capture_rng() -> RngState:
     """The state of Python's, NumPy's and PyTorch's global generators, CUDA devices included."""
+    import torch
+
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return RngState(
         python=random.getstate(),
@@ -143,6 +147,8 @@ def capture_rng() -> RngState:
 
 def restore_rng(state: RngState) -> None:
     """Restores the global generators to the state that `capture_rng` returned."""
+    import torch
+
     random.setstate(state["python"])
     kind, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
@@ -160,6 +166,8 @@ def restore_rng(state: RngState) -> None:
 
 def save_state(path: Path, state: Mapping[str, object]) -> None:
     """Writes tensors and plain values, checked to be loadable by `load_state` without running code."""
+    import torch
+
     plain = dict(state)
     _check_plain(plain, "state")
     torch.save(plain, path)
@@ -167,6 +175,8 @@ def save_state(path: Path, state: Mapping[str, object]) -> None:
 
 def load_state(path: Path) -> dict[str, object]:
     """Reads what `save_state` wrote, onto the CPU."""
+    import torch
+
     try:
         state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -178,6 +188,8 @@ def load_state(path: Path) -> dict[str, object]:
 
 
 def _check_plain(value: object, where: str) -> None:
+    import torch
+
     # Exact types: a NumPy scalar is a `float` to isinstance, yet pickles as code that a safe load refuses.
     if type(value) in _PLAIN or isinstance(value, torch.Tensor):
         return

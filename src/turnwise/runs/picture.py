@@ -171,19 +171,19 @@ def colour_trajectory(trajectory: Trajectory, decode: Callable[[Sequence[int]], 
     for number, turn in enumerate(trajectory.turns, 1):
         if number > 1 and turn.opens_row:
             text.append("\n\n⟲ the environment rewrote the conversation\n", style="italic magenta")
-        text.append(_visible(decode(turn.context_ids)), style="dim")
-        text.append(_visible(decode(turn.action_ids)), style="bold bright_green")
+        text.append(visible(decode(turn.context_ids)), style="dim")
+        text.append(visible(decode(turn.action_ids)), style="bold bright_green")
         text.append(f"  ← turn {number}: {_note(turn)}", style="yellow")
     text.append(f"\nended: {trajectory.stop.value}, reward {trajectory.reward:g}", style="bold yellow")
-    return text.append(f" ({_visible(trajectory.failure)})" if trajectory.failure else "", style="red")
+    return text.append(f" ({visible(trajectory.failure)})" if trajectory.failure else "", style="red")
 
 
 def _note(turn: Turn) -> str:
     return ", ".join(f"{name} {value:+g}" for name, value in turn.rewards.items()) or "no reward"
 
 
-def _visible(text: str) -> str:
-    """The text without control characters: a model may have written anything."""
+def visible(text: str) -> str:
+    """The text with control characters as dots: a model may have written anything."""
     return "".join(char if char.isprintable() or char in "\n\t" else "·" for char in text)
 
 

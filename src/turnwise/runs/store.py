@@ -7,6 +7,7 @@ are rounded to float32.
 """
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typing import TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turnwise.errors import RunError
@@ -24,10 +26,17 @@ from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, T
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
+Known: TypeAlias = Sequence[float | None]
+PerToken: TypeAlias = Mapping[str, Mapping[tuple[int, int], Floats]]
+"""By column of `PER_TOKEN`, then by group and member: a number per action token."""
+TextOf: TypeAlias = Callable[[tuple[int, ...]], str]
 
-_LAYOUT = "3"
-_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",)}
-"""The columns that older layouts lack: no trajectory of theirs has any."""
+_LAYOUT = "4"
+_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": ()}
+"""Columns that older layouts lack: no trajectory of theirs has any. Before 4, turns lack what the learner scored."""
+PER_TOKEN = ("advantages", "learner_logprobs", "entropies")
+"""Columns of a turn with one number per action token where it was trained on, and null where it was not. The learner's
+logprobs and entropies are those before its first step; in a mini-batch after that, each is null."""
 _NUMBERS = pa.map_(pa.string(), pa.float64())
 _TURN = pa.struct(
     [
@@ -36,7 +45,7 @@ _TURN = pa.struct(
         ("context_ids", pa.list_(pa.int32())),
         ("action_ids", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
-        ("advantages", pa.list_(pa.float32())),
+        *((name, pa.list_(pa.float32())) for name in PER_TOKEN),
         ("rewards", _NUMBERS),
         ("version", pa.int32()),
         ("opens_row", pa.bool_()),
@@ -67,13 +76,17 @@ SCHEMA = pa.schema(
 )
 
 
-class _TurnRow(TypedDict):
+class StoredTurn(TypedDict):
+    """A turn as Parquet gives it back; the columns of `PER_TOKEN` but the first are absent in older layouts."""
+
     context_text: str
     action_text: str
     context_ids: Sequence[int]
     action_ids: Sequence[int]
     logprobs: Sequence[float]
-    advantages: Sequence[float] | None
+    advantages: Known | None
+    learner_logprobs: Known | None
+    entropies: Known | None
     rewards: Sequence[tuple[str, float]]
     version: int
     opens_row: bool
@@ -81,7 +94,9 @@ class _TurnRow(TypedDict):
     state_key: str | None
 
 
-class _TrajectoryRow(TypedDict):
+class StoredRow(TypedDict):
+    """A trajectory as Parquet gives it back."""
+
     step: int
     group: int
     member: int
@@ -94,7 +109,7 @@ class _TrajectoryRow(TypedDict):
     rewards: Sequence[tuple[str, float]]
     metrics: Sequence[tuple[str, float]]
     seconds: float
-    turns: Sequence[_TurnRow]
+    turns: Sequence[StoredTurn]
     tail_text: str
     tail_ids: Sequence[int]
     messages: Sequence[str]
@@ -102,52 +117,52 @@ class _TrajectoryRow(TypedDict):
 
 # Token ids repeat, so a dictionary shrinks them; floats do not, and split into bytes at least their exponents do.
 _IDS = [f"turns.list.element.{name}.list.element" for name in ("context_ids", "action_ids")] + ["tail_ids.list.element"]
-_FLOATS = [f"turns.list.element.{name}.list.element" for name in ("logprobs", "advantages")]
+_FLOATS = [f"turns.list.element.{name}.list.element" for name in ("logprobs", *PER_TOKEN)]
 
 
 def write_trajectories(
     path: Path,
     step: int,
     groups: Sequence[Group],
-    advantages: Mapping[tuple[int, int], Floats] | None,
+    per_token: PerToken | None,
     decode: Decode | None,
 ) -> None:
     """Writes the trajectories of one step, atomically.
 
-    `advantages[group, member]` has one number per action token of that trajectory, in order; for a trajectory that
-    was not trained on there is none, and null is written. Without `decode`, tokens are stored without their text.
+    `per_token["advantages"][group, member]` has one number per action token of that trajectory, in order, and so have
+    the other columns of `PER_TOKEN`; for a trajectory that was not trained on there is none, and null is written.
+    Without `decode`, tokens are stored without their text.
     """
-    prepare_trajectories(path, step, groups, advantages, decode)()
+    prepare_trajectories(path, step, groups, per_token, decode)()
 
 
 def prepare_trajectories(
-    path: Path,
-    step: int,
-    groups: Sequence[Group],
-    advantages: Mapping[tuple[int, int], Floats] | None,
-    decode: Decode | None,
+    path: Path, step: int, groups: Sequence[Group], per_token: PerToken | None, decode: Decode | None
 ) -> Callable[[], None]:
     """Decodes what `write_trajectories` would write, and returns the rest of it, which may run in another thread.
 
     A renderer of one's own need not be safe to call from there.
     """
+    given = per_token or {}
+    assert set(given) <= set(PER_TOKEN), "a column that there is"
     everyone = [trajectory for group in groups for trajectory in _members(group)]
     # Each text once: a group's members read one prompt, and often the same observations.
     seen = {ids: None for one in everyone for turn in one.turns for ids in (turn.context_ids, turn.action_ids)}
     seen |= dict.fromkeys(one.tail_ids for one in everyone)
     texts = {ids: _storable(decode(ids)) if decode else "" for ids in seen}
-    return functools.partial(_write, path, step, groups, advantages or {}, texts.__getitem__)
+    return functools.partial(_write, path, step, groups, given, texts.__getitem__)
 
 
-def _write(
-    path: Path,
-    step: int,
-    groups: Sequence[Group],
-    advantages: Mapping[tuple[int, int], Floats],
-    text_of: Callable[[tuple[int, ...]], str],
-) -> None:
+def _write(path: Path, step: int, groups: Sequence[Group], per_token: PerToken, text_of: TextOf) -> None:
     rows = [
-        _to_row(step, index, member, trajectory, advantages.get((index, member)), text_of)
+        _to_row(
+            step,
+            index,
+            member,
+            trajectory,
+            {name: column.get((index, member)) for name, column in per_token.items()},
+            text_of,
+        )
         for index, group in enumerate(groups)
         for member, trajectory in enumerate(group.trajectories)
     ]
@@ -159,9 +174,19 @@ def _write(
 def read_trajectories(path: str | Path) -> list[Group]:
     """The groups of one file, equal to those that were written."""
     members: dict[int, list[Trajectory]] = {}
-    for row in _read_table(Path(path)).sort_by([("group", "ascending"), ("member", "ascending")]).to_pylist():
-        members.setdefault(row["group"], []).append(_from_row(row))
+    for row in read_rows(path):
+        members.setdefault(row["group"], []).append(trajectory_of(row))
     return [Group(task=found[0].task, trajectories=tuple(found)) for found in members.values()]
+
+
+def read_rows(path: str | Path, *, group: int | None = None, member: int | None = None) -> list[StoredRow]:
+    """The rows of one file as they were stored, in order; of a group, or of one of its members."""
+    table = _read_table(Path(path))
+    for name, chosen in (("group", group), ("member", member)):
+        if chosen is not None:
+            table = table.filter(pc.equal(table[name], chosen))
+    rows: list[StoredRow] = table.sort_by([("group", "ascending"), ("member", "ascending")]).to_pylist()
+    return rows
 
 
 def _read_table(path: Path) -> pa.Table:
@@ -192,9 +217,10 @@ def _to_row(
     group: int,
     member: int,
     trajectory: Trajectory,
-    advantages: Floats | None,
-    text_of: Callable[[tuple[int, ...]], str],
-) -> _TrajectoryRow:
+    per_token: Mapping[str, Floats | None],
+    text_of: TextOf,
+) -> StoredRow:
+    shares = {name: _share_out(trajectory, per_token.get(name)) for name in PER_TOKEN}
     return {
         "step": step,
         "group": group,
@@ -209,8 +235,8 @@ def _to_row(
         "metrics": list(trajectory.metrics.items()),
         "seconds": trajectory.seconds,
         "turns": [
-            _to_struct(turn, share, text_of)
-            for turn, share in zip(trajectory.turns, _share_out(trajectory, advantages), strict=True)
+            _to_struct(turn, {name: share[place] for name, share in shares.items()}, text_of)
+            for place, turn in enumerate(trajectory.turns)
         ],
         "tail_text": text_of(trajectory.tail_ids),
         "tail_ids": trajectory.tail_ids,
@@ -218,23 +244,27 @@ def _to_row(
     }
 
 
-def _share_out(trajectory: Trajectory, advantages: Floats | None) -> list[list[float] | None]:
-    """A trajectory's advantages, turn by turn."""
-    if advantages is None:
+def _share_out(trajectory: Trajectory, numbers: Floats | None) -> list[Known | None]:
+    """A trajectory's numbers, turn by turn."""
+    if numbers is None:
         return [None] * len(trajectory.turns)
-    flat = iter(advantages)
-    assert len(advantages) == trajectory.action_tokens, "one advantage per action token"
-    return [[float(next(flat)) for _ in turn.action_ids] for turn in trajectory.turns]
+    assert len(numbers) == trajectory.action_tokens, "one number per action token"
+    ends = itertools.accumulate((len(turn.action_ids) for turn in trajectory.turns), initial=0)
+    # NaN is unknown, and unequal to itself.
+    known = [None if number != number else float(number) for number in numbers]
+    return [known[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _to_struct(turn: Turn, advantages: list[float] | None, text_of: Callable[[tuple[int, ...]], str]) -> _TurnRow:
+def _to_struct(turn: Turn, per_token: Mapping[str, Known | None], text_of: TextOf) -> StoredTurn:
     return {
         "context_text": text_of(turn.context_ids),
         "action_text": text_of(turn.action_ids),
         "context_ids": turn.context_ids,
         "action_ids": turn.action_ids,
         "logprobs": turn.logprobs,
-        "advantages": advantages,
+        "advantages": per_token["advantages"],
+        "learner_logprobs": per_token["learner_logprobs"],
+        "entropies": per_token["entropies"],
         "rewards": list(turn.rewards.items()),
         "version": turn.version,
         "opens_row": turn.opens_row,
@@ -252,7 +282,8 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _from_row(row: _TrajectoryRow) -> Trajectory:
+def trajectory_of(row: StoredRow) -> Trajectory:
+    """The trajectory that was stored as this row."""
     task = json.loads(row["task"])
     return Trajectory(
         task=Task(id=task["id"], seed=task["seed"], data=task["data"]),
@@ -272,7 +303,7 @@ def _read_message(text: str) -> Message:
     return Message(**{**data, "tool_calls": tuple(ToolCall(**call) for call in data["tool_calls"])})
 
 
-def _from_struct(turn: _TurnRow) -> Turn:
+def _from_struct(turn: StoredTurn) -> Turn:
     return Turn(
         context_ids=tuple(turn["context_ids"]),
         action_ids=tuple(turn["action_ids"]),

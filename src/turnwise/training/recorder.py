@@ -13,6 +13,7 @@ from typing import Self
 
 from turnwise.engines.base import Engine
 from turnwise.evaluation import Evaluation
+from turnwise.learner.batch import PerTurn
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.rollout import RolloutBatch, summarise
@@ -164,13 +165,25 @@ class Recorder:
     def _store(
         self, stage: str, step: int, groups: Sequence[Group], kept: Sequence[int] = (), update: Update | None = None
     ) -> None:
-        """Writes all groups, with the advantages of those that the update trained on, `kept` by index."""
+        """Writes all groups, with what the update computed of the tokens of those it trained on, `kept` by index."""
         with self._ledger.spend("store"):
             places = [(group, member) for group in kept for member in range(len(groups[group].trajectories))]
-            advantages = {
-                place: [one for turn in turns for one in turn]
-                for place, turns in zip(places, update.advantages if update else (), strict=True)
-                if turns
-            }
+            computed: Mapping[str, PerTurn] = {}
+            if update is not None:
+                computed = {
+                    "advantages": update.advantages,
+                    "learner_logprobs": update.logprobs,
+                    "entropies": update.entropies,
+                }
+            per_token = {name: _by_place(places, turns) for name, turns in computed.items() if turns}
             file = self._directory.trajectory_file(stage, step)
-            self._writer.submit(prepare_trajectories(file, step, groups, advantages, self._decode))
+            self._writer.submit(prepare_trajectories(file, step, groups, per_token, self._decode))
+
+
+def _by_place(places: Sequence[tuple[int, int]], trajectories: PerTurn) -> dict[tuple[int, int], list[float]]:
+    """The numbers of each trajectory that was trained on, its turns end to end."""
+    return {
+        place: [one for turn in turns for one in turn]
+        for place, turns in zip(places, trajectories, strict=True)
+        if turns
+    }
