@@ -9,8 +9,8 @@ def to_markdown() -> str:
         "# Settings",
         "",
         "Every key of a recipe, in the order of `config.yaml`; written by `turnwise settings --markdown`.",
-        "In the terminal: `turnwise settings rollout` for a section, and `turnwise train encyclopedia-grpo --explain` for",
-        "where each value of a run comes from.",
+        "In the terminal: `turnwise settings rollout` for a section, and `turnwise train encyclopedia-grpo --explain`",
+        "for where each value of a run comes from.",
         "A key known from TRL, verl or RAGEN (last column) is answered with the one it has here.",
     ]
     section = None
