@@ -1,8 +1,10 @@
 """The cold start: demonstrations as trajectories, the loss against a formula written out by hand."""
 
 import asyncio
+import dataclasses
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -128,6 +130,32 @@ def test_when_every_demonstration_fails_the_run_ends_in_one_line():
 
     with pytest.raises(EnvError, match=r"^every demonstration failed, the first in reset: OSError: no disk; [^\n]*$"):
         demonstrate(Broken())
+
+
+def test_forked_processes_play_the_same_demonstrations():
+    shown = []
+    alone = demonstrate(Desk())
+    forked = demonstrate(Desk(), workers=2, progress=lambda done, total: shown.append((done, total)))
+    assert [dataclasses.replace(one, seconds=0.0) for one in forked] == [
+        dataclasses.replace(one, seconds=0.0) for one in alone
+    ]
+    assert shown[-1] == (len(alone), len(alone))
+    assert sorted(shown) == shown
+
+
+def test_what_fails_in_a_forked_process_is_raised_here_and_one_that_dies_is_named():
+    class Broken(Desk):
+        def begin(self, task, episode_seed):
+            raise EnvError("no such desk")
+
+    class Deadly(Desk):
+        def begin(self, task, episode_seed):
+            os._exit(3)
+
+    with pytest.raises(EnvError, match="no such desk"):
+        demonstrate(Broken(), workers=2)
+    with pytest.raises(ConfigError, match=r"^sft.workers: a forked process died; set it to 0 to see why in this one$"):
+        demonstrate(Deadly(), workers=2)
 
 
 LOOK_UP = {

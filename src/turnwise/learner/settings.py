@@ -79,6 +79,9 @@ class SFTSettings(Settings):
 
     demonstrations: int = Field(default=1000, ge=1)
     """Episodes that the environment's expert plays; read when `chats` is null."""
+    workers: int = Field(default=0, ge=0)
+    """Forked processes that play the demonstrations, for an environment that needs no GPU and whose connections and
+    threads are made by `reset`; 0 plays in this process. The demonstrations are the same. Read when `chats` is null."""
     chats: str | None = None
     """A JSONL file of chats to train on in place of the expert's: one `{"messages": [...], "tools": [...]}` a line."""
     batch: int = Field(default=16, ge=1)
@@ -97,4 +100,4 @@ class SFTSettings(Settings):
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
 
     def unread(self) -> Mapping[str, str]:
-        return {} if self.chats is None else {"demonstrations": "chats", "split": "chats"}
+        return {} if self.chats is None else dict.fromkeys(("demonstrations", "split", "workers"), "chats")

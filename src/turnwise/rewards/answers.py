@@ -1,5 +1,6 @@
 """Compares a predicted answer with the gold ones, as SQuAD does; knows nothing of what is paid for it."""
 
+import functools
 import re
 import string
 from collections import Counter
@@ -7,6 +8,8 @@ from collections.abc import Sequence
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
+_KEPT = 1024
+"""Texts whose normal form is kept: gold answers, and what a group's members say alike."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -16,6 +19,7 @@ def final_answer(text: str) -> str | None:
     return str(found[-1]).strip() if found else None
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def normalise_answer(text: str) -> str:
     """Lower case, no punctuation, no articles, single spaces: `"The  Beatles!"` is `"beatles"`."""
     bare = text.lower().translate(_PUNCTUATION)

@@ -4,6 +4,7 @@ Invariant: a demonstration is a trajectory like any other. The expert plays in t
 actions where a model would have sampled them, so the same masks hold.
 """
 
+import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from turnwise.learner.settings import SFTSettings
 from turnwise.render.base import Render
 from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.seeds import derive_seed
+from turnwise.training.forked import map_forked
 from turnwise.types import Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 
@@ -29,15 +31,32 @@ async def play_expert(
     limits: Limits,
     context_limit: int,
     seed: int,
+    workers: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Trajectory]:
-    """One demonstration per task by the environment's own expert."""
+    """One demonstration per task by the environment's own expert, in forked processes where there are `workers`."""
     expert = DemonstratingExpert(render=render, context_limit=context_limit)
-    played: list[Trajectory] = []
-    for place, task in enumerate(tasks):
+
+    async def play(place: int) -> Trajectory:
         episode_seed = derive_seed(seed, "expert", place)
-        played.append(await run_episode(expert, env.spawn(), task, episode_seed=episode_seed, limits=limits))
-        progress(place + 1, len(tasks))
+        return await run_episode(expert, env.spawn(), tasks[place], episode_seed=episode_seed, limits=limits)
+
+    async def play_all(places: range) -> list[Trajectory]:
+        return [await play(place) for place in places]
+
+    if workers:
+        played = map_forked(
+            lambda places: asyncio.run(play_all(places)),
+            len(tasks),
+            workers=workers,
+            setting="sft.workers",
+            progress=progress,
+        )
+    else:
+        played = []
+        for place in range(len(tasks)):
+            played.append(await play(place))
+            progress(place + 1, len(tasks))
     report_failures(played, "demonstration")
     return played
 

@@ -48,7 +48,7 @@ from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
 
-MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", *MEMORY_SETTINGS)
+MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS)
 """What a resumed run may change without becoming another run: its length, and what fits its device."""
 
 
@@ -270,6 +270,7 @@ class Trainer:
             limits=self.config.rollout,
             context_limit=parts.engine.context_limit,
             seed=seed,
+            workers=settings.workers,
             progress=self.recorder.show_progress("demonstrations"),
         )
 

@@ -6,6 +6,7 @@ once and a search is charged once, by the call that made it.
 
 import copy
 import dataclasses
+import functools
 import json
 import logging
 import random
@@ -245,6 +246,7 @@ def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> None:
         _logger.warning(message, len(lost), len(wanted), min(lost))
 
 
+@functools.lru_cache(maxsize=4096)
 def _cut(hit: Hit, chars: int) -> Hit:
     text = hit.passage.text
     if len(text) <= chars:
