@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import turnwise.engines.local.agreement as agreement_module
 import turnwise.engines.local.forward as forward_module
 from tiny_models import ALL_KINDS, make_model
 from turnwise.engines import LocalEngineSettings
@@ -17,8 +18,9 @@ from turnwise.engines.local.fused import FusedForward
 from turnwise.engines.local.hf import HFForward
 
 
-def forward_of(model, autocast: torch.dtype | None = None):
-    return LocalEngine(model, settings=LocalEngineSettings(slots=2), autocast=autocast)._runner._forward
+def forward_of(model, autocast: torch.dtype | None = None, prompt_ids=()):
+    settings = LocalEngineSettings(slots=2)
+    return LocalEngine(model, settings=settings, autocast=autocast, prompt_ids=prompt_ids)._runner._forward
 
 
 class SlowRotary(torch.nn.Module):
@@ -128,6 +130,26 @@ def test_a_models_own_forward_is_not_refused_for_how_it_rounds(monkeypatch):
     monkeypatch.setattr("turnwise.engines.local.agreement.ERROR_RATIO", 0.0)
     monkeypatch.setattr("turnwise.engines.local.agreement.ERROR_SLACK", 0.0)
     assert isinstance(forward_of(make_model(), torch.bfloat16), HFForward)
+
+
+@pytest.mark.parametrize("length", [1, 5, 200])
+def test_what_is_compared_is_text_of_the_runs_own_prompt(monkeypatch, length):
+    read = []
+    own_logits = agreement_module._own_logits
+    monkeypatch.setattr(
+        agreement_module, "_own_logits", lambda model, ids: read.append(ids.tolist()) or own_logits(model, ids)
+    )
+    prompt = [7 + place % 11 for place in range(length)]
+    assert isinstance(forward_of(make_model(), prompt_ids=prompt), FusedForward)
+    (ids,) = read
+    assert ids[-min(length, 48) :] == prompt[-48:]
+    assert len(set(ids[:16])) == 16, "ids strided over the vocabulary are before it"
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_shows_on_the_runs_own_prompt_too(plant, name):
+    plant(BUGS[name])
+    assert isinstance(forward_of(make_model(), prompt_ids=list(range(3, 60))), HFForward)
 
 
 def test_an_unknown_family_is_the_reason(monkeypatch, caplog):

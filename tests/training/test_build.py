@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from byte_render import Scripted, says
+from tiny_runs import tiny_config
 from turnwise.errors import EnvError, RewardError
+from turnwise.training import build as build_module
 from turnwise.training.build import sample_texts, smoke_test_env
 from turnwise.types import Message, Step, Task, ToolSpec
 
@@ -66,3 +68,12 @@ def test_without_an_expert_the_openings_are_the_texts():
 def test_a_task_that_fails_is_named():
     with pytest.raises(EnvError, match=r"^task 'a' failed in step: KeyError: 'gold'; try `turnwise check`$"):
         list(sample_texts(Led(KeyError("gold")), TASKS))
+
+
+def test_the_engine_checks_its_forward_on_the_first_prompt_of_the_run(monkeypatch):
+    given = []
+    make = build_module.make_engine
+    monkeypatch.setattr(build_module, "make_engine", lambda *a, **k: given.append(k["prompt_ids"]) or make(*a, **k))
+    parts = build_module.assemble(tiny_config())
+    assert "sun" in parts.render.decode(given[0])
+    assert given[0] == parts.render.start([Message(role="user", content="sun")], parts.env.tools)

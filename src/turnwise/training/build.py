@@ -4,6 +4,7 @@ Invariant: users' mistakes are found here, cheapest first, before any long work 
 """
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from turnwise.ledger import Ledger
 from turnwise.models.loading import LoadedModel, load_model, require_context
 from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, run_episode
-from turnwise.types import StopReason, Task
+from turnwise.types import Message, StopReason, Task
 
 _TEXT_SAMPLES = 400
 """Episodes whose text the built-in model's tokenizer is trained on."""
@@ -55,23 +56,25 @@ def assemble(
     train_tasks = env.tasks("train") if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     test_tasks = held_out_tasks(env, config, tasks)
-    asyncio.run(smoke_test_env(env, train_tasks[0]))
+    opening = asyncio.run(smoke_test_env(env, train_tasks[0]))
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
     autocast = torch.bfloat16 if config.model.autocast else None
     ledger = ledger or Ledger()
+    render = make_render(loaded.tokenizer, config.render)
     return Components(
         env=env,
         train_tasks=train_tasks,
         test_tasks=test_tasks,
         loaded=loaded,
-        render=make_render(loaded.tokenizer, config.render),
+        render=render,
         engine=make_engine(
             config.engine,
             loaded.model,
             context_limit=loaded.context_limit,
             autocast=autocast,
             ledger=ledger,
+            prompt_ids=render.start(opening, env.tools) if opening else (),
         ),
         autocast=autocast,
         ledger=ledger,
@@ -102,14 +105,18 @@ def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
         yield from (format_message(m) if m.role == "assistant" else m.content for m in episode.messages)
 
 
-async def smoke_test_env(env: Env, task: Task) -> None:
-    """One move of one episode, before the model is loaded, finds an environment or reward that is broken."""
+async def smoke_test_env(env: Env, task: Task) -> tuple[Message, ...]:
+    """One move of one episode, before the model is loaded, finds an environment or reward that is broken.
+
+    Returns what the agent read before it.
+    """
     hello = ScriptedAgent(replies=["Hello."])
     episode = await run_episode(hello, env.spawn(), task, episode_seed=0, limits=Limits(max_turns=1))
     if episode.failure:
         raise EnvError(
             f"{type(env).__name__} failed in a smoke test, in {episode.failure}; `turnwise check` tells more"
         )
+    return tuple(itertools.takewhile(lambda message: message.role != "assistant", episode.messages))
 
 
 def _require_tasks(tasks: Sequence[Task], split: str) -> None:

@@ -1,13 +1,14 @@
 """Checks, once before a forward is used, that it computes what the model computes without a cache.
 
-Two checks. Structure: in float32 both must give the same logits apart from rounding, so a wrong angle, scale, cap or
-epsilon shows. Precision: in the sampling dtype neither is exact, and a model may be ill-conditioned on the check's
-tokens, so each is measured by its distance to float32, and the forward may be off by at most a few times the model's
-own error. Shapes: N tokens, V vocabulary.
+The tokens are strided over the vocabulary, followed by those of a prompt of the run, where one is given. Two checks.
+Structure: in float32 both must give the same logits apart from rounding, so a wrong angle, scale, cap or epsilon shows.
+Precision: in the sampling dtype neither is exact, and a model may be ill-conditioned on the check's tokens, so each is
+measured by its distance to float32, and the forward may be off by at most a few times the model's own error.
+Shapes: N tokens, V vocabulary.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -41,13 +42,14 @@ def find_disagreement(
     window: int | None,
     context_limit: int,
     autocast: torch.dtype | None,
+    prompt_ids: Sequence[int] = (),
 ) -> str | None:
     """Why the forward must not be used with this model; None if it may. Without `forward`, checks structure alone.
 
     `window` is the longest of its attention windows; `autocast` is the caller's, in force or not.
     """
     device: torch.device = model.get_input_embeddings().weight.device
-    ids = _spread_ids(model, window, context_limit)  # [N]
+    ids = _choose_ids(model, window, context_limit, prompt_ids)  # [N]
     length = max(len(ids), min(-(-len(ids) // _LENGTH_STEP) * _LENGTH_STEP, context_limit))
     with torch.autocast(device.type, enabled=False):
         exact, rebuilt = _float32_logits(model, build, ids, length)  # [3, V] each, on the CPU
@@ -102,16 +104,22 @@ def _device_with_room(model: PreTrainedModel) -> torch.device:
     return device if 1.5 * needed < free else torch.device("cpu")
 
 
-def _spread_ids(model: PreTrainedModel, window: int | None, context_limit: int) -> torch.Tensor:
-    """Ids strided over the vocabulary [N], on the CPU: neighbours in it, such as control tokens, are much alike."""
+def _choose_ids(
+    model: PreTrainedModel, window: int | None, context_limit: int, prompt_ids: Sequence[int]
+) -> torch.Tensor:
+    """Ids strided over the vocabulary, since neighbours in it are much alike, and the last of the prompt [N].
+
+    Two of the three places compared are in the prompt's text, on which a model is as well-conditioned as it will be.
+    """
     config = model.config.get_text_config()
     windows = [window, *(getattr(config, name, None) for name in _PRIVATE_WINDOWS)]
     wanted = max([_TOKENS, *(size + _TOKENS // 2 for size in windows if size is not None)])
     limit = min(context_limit, _MOST_TOKENS, getattr(config, "max_position_embeddings", None) or context_limit)
     count = max(3, min(wanted, limit))
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids: torch.Tensor = (torch.arange(1, count + 1) * max(1, vocabulary // (count + 1))) % vocabulary
-    return ids
+    ids = (torch.arange(1, count + 1) * max(1, vocabulary // (count + 1))) % vocabulary
+    text = torch.tensor(prompt_ids[-_TOKENS:], dtype=torch.long)
+    return torch.cat([ids, text])[-limit:] if len(text) else ids
 
 
 def _compared_places(count: int) -> tuple[int, int, int]:

@@ -55,14 +55,22 @@ class LocalEngine:
         context_limit: int | None = None,
         autocast: torch.dtype | None = None,
         ledger: Ledger | None = None,
+        prompt_ids: Sequence[int] = (),
     ) -> None:
-        """`context_limit` defaults to the model's positions; `autocast` runs matmuls and the cache in that type."""
+        """`context_limit` defaults to the model's positions; `autocast` runs matmuls and the cache in that type.
+
+        The forward is checked on `prompt_ids`, too: text as it is going to read.
+        """
         self._model = model
         self._ledger = ledger or Ledger()
         self._settings = settings
         self._context_limit = resolve_context_limit(model, context_limit)
         self._runner = ModelRunner(
-            sampled_model(model), slots=settings.slots, context_limit=self._context_limit, autocast=autocast
+            sampled_model(model),
+            slots=settings.slots,
+            context_limit=self._context_limit,
+            autocast=autocast,
+            prompt_ids=prompt_ids,
         )
         self._table = SlotTable(settings.slots)
         self._queue: deque[Request] = deque()

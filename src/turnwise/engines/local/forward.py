@@ -4,7 +4,7 @@ Invariant: every choice computes the same; only the speed differs.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -41,8 +41,18 @@ class SampleRows(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
-def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, dtype: torch.dtype | None) -> Forward:
-    """The fused forward if it agrees with the model's own, else the model's own. `dtype` is autocast's."""
+def find_forward(
+    model: PreTrainedModel,
+    cache: KVCache,
+    *,
+    context_limit: int,
+    dtype: torch.dtype | None,
+    prompt_ids: Sequence[int] = (),
+) -> Forward:
+    """The fused forward if it agrees with the model's own, `prompt_ids` included, else the model's own.
+
+    `dtype` is autocast's.
+    """
     windows = read_windows(model)
     window = max((size for size in windows.values() if size is not None), default=None)
 
@@ -60,7 +70,15 @@ def find_forward(model: PreTrainedModel, cache: KVCache, *, context_limit: int, 
     elif fused.refresh():
         reason = "its weights do not stay where they are in memory"
     else:
-        found = find_disagreement(fused, model, build_fused, window=window, context_limit=context_limit, autocast=dtype)
+        found = find_disagreement(
+            fused,
+            model,
+            build_fused,
+            window=window,
+            context_limit=context_limit,
+            autocast=dtype,
+            prompt_ids=prompt_ids,
+        )
         if found is None:
             return fused
         reason = f"the fused forward does not reproduce the model: {found}"

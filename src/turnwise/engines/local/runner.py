@@ -44,7 +44,15 @@ class PrefillChunk:
 class ModelRunner:
     """The model with its KV cache and, for each slot, its next input token, that token's position and how to sample."""
 
-    def __init__(self, model: PreTrainedModel, *, slots: int, context_limit: int, autocast: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        slots: int,
+        context_limit: int,
+        autocast: torch.dtype | None,
+        prompt_ids: Sequence[int] = (),
+    ) -> None:
         self._model = model
         self._context_limit = context_limit
         self._autocast = autocast
@@ -53,7 +61,9 @@ class ModelRunner:
         self._cache = KVCache(slots=slots, dtype=autocast)
         self._cache.reserve(min(_round_up(context_limit), _LENGTH_STEP))
         with self._inference():
-            self._forward = find_forward(model, self._cache, context_limit=_round_up(context_limit), dtype=autocast)
+            self._forward = find_forward(
+                model, self._cache, context_limit=_round_up(context_limit), dtype=autocast, prompt_ids=prompt_ids
+            )
         self._sample_rows = load_sampler(device)
         self._graphs = Graphs(device) if not self._forward.pads else None
         self._slots = slots
