@@ -4,7 +4,7 @@ Invariant: nothing here changes a run; a file that cannot be read is reported by
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,15 +111,17 @@ def read_episode(run: RunDirectory, name: str) -> StoredEpisode:
     if not path.is_file():
         near = ", ".join(file.stem for file in trajectory_files(run)[-3:])
         raise RunError(f"{path}: no such file; the last ones of this run are: {near or 'none'}")
-    rows = read_rows(path, group=group, member=member)
+    rows = read_rows(path, {(group, member)})
     if not rows:
         raise RunError(f"{path}: has no group {group} with a member {member}; list them with: turnwise show {run.path}")
     return _episode(stage, rows[0])
 
 
-def read_episodes(run: RunDirectory, stage: str, step: int) -> list[StoredEpisode]:
-    """All episodes of one training step or evaluation, with their turns."""
-    return [_episode(stage, row) for row in read_rows(run.trajectory_file(stage, step))]
+def read_episodes(
+    run: RunDirectory, stage: str, step: int, chosen: Collection[tuple[int, int]] | None = None
+) -> list[StoredEpisode]:
+    """The episodes of one training step or evaluation, with their turns: all, or those of these groups' members."""
+    return [_episode(stage, row) for row in read_rows(run.trajectory_file(stage, step), chosen)]
 
 
 def _episode(stage: str, row: StoredRow) -> StoredEpisode:

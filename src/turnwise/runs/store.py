@@ -9,7 +9,7 @@ are rounded to float32.
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias, TypedDict
@@ -17,7 +17,6 @@ from typing import TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from turnwise.errors import RunError
@@ -179,12 +178,12 @@ def read_trajectories(path: str | Path) -> list[Group]:
     return [Group(task=found[0].task, trajectories=tuple(found)) for found in members.values()]
 
 
-def read_rows(path: str | Path, *, group: int | None = None, member: int | None = None) -> list[StoredRow]:
-    """The rows of one file as they were stored, in order; of a group, or of one of its members."""
+def read_rows(path: str | Path, chosen: Collection[tuple[int, int]] | None = None) -> list[StoredRow]:
+    """The rows of one file as they were stored, in order; of all trajectories, or of these groups' members."""
     table = _read_table(Path(path))
-    for name, chosen in (("group", group), ("member", member)):
-        if chosen is not None:
-            table = table.filter(pc.equal(table[name], chosen))
+    if chosen is not None:
+        places = zip(table["group"].to_pylist(), table["member"].to_pylist(), strict=True)
+        table = table.filter(pa.array([place in chosen for place in places], pa.bool_()))
     rows: list[StoredRow] = table.sort_by([("group", "ascending"), ("member", "ascending")]).to_pylist()
     return rows
 

@@ -6,7 +6,7 @@ may have chosen it, and a missing number is a dash.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 
@@ -18,7 +18,9 @@ from turnwise.runs.ledger.totals import LedgerTotals, read_totals
 from turnwise.runs.metrics import Record
 from turnwise.runs.picture import Series
 from turnwise.runs.report.charts import draw_lines
+from turnwise.runs.report.conversations import show_evaluated
 from turnwise.runs.report.ledger import COLOURS, draw_ledger, list_accounts, list_tokens
+from turnwise.runs.report.samples import Samples
 from turnwise.runs.report.tables import (
     Cell,
     Table,
@@ -30,6 +32,7 @@ from turnwise.runs.report.tables import (
     show_share,
     show_whole,
 )
+from turnwise.runs.report.token_view import list_modes, show_tokens
 
 _CURVES = (
     ("Reward", "rollout/reward"),
@@ -53,6 +56,7 @@ class View:
     versions: Mapping[str, object]
     records: Sequence[Record]
     findings: Sequence[Mapping[str, object]]
+    samples: Samples = field(default_factory=Samples)
 
     def stage(self, *names: str) -> list[Record]:
         return [record for record in self.records if record["stage"] in names]
@@ -78,6 +82,7 @@ class View:
 def write_page(view: View) -> str:
     """The whole page, one HTML document that needs nothing else."""
     totals, events, success = read_totals(view.records), _events(view), _success(view)
+    modes = list_modes(view.samples.trained)
     return (
         _templates()
         .get_template("page.html")
@@ -96,6 +101,10 @@ def write_page(view: View) -> str:
             tokens=list_tokens(totals),
             findings=_findings(view),
             dropped=list_dropped(view.records),
+            evaluated=[show_evaluated(stage) for stage in view.samples.evaluated],
+            tokens_of=[show_tokens(episode, view.samples.pieces) for episode in view.samples.trained],
+            modes=modes,
+            painted="advantage" if "advantage" in dict(modes) else "role",
         )
     )
 
@@ -145,7 +154,11 @@ def _success(view: View) -> list[Series]:
 
 
 def _curves(view: View, events: Sequence[tuple[float, str]]) -> list[tuple[str, Markup]]:
-    lines = [(title, _series(title, view.stage("train"), name)) for title, name in _CURVES]
+    train = view.stage("train")
+    channels = sorted({name for record in train for name in record if name.startswith("reward/")})
+    # A single channel is the reward, which has a curve already.
+    further = [(f"Reward: {name.removeprefix('reward/')}", name) for name in channels] if len(channels) > 1 else []
+    lines = [(title, _series(title, train, name)) for title, name in (*_CURVES, *further)]
     return [
         (title, draw_lines([line], label=title, width=430, height=190, events=events))
         for title, line in lines

@@ -11,6 +11,7 @@ from turnwise.runs.files import read_json, write_text
 from turnwise.runs.findings import read_findings
 from turnwise.runs.metrics import Record, read_metrics
 from turnwise.runs.report.page import View, write_page
+from turnwise.runs.report.samples import read_samples
 from turnwise.settings import load_yaml
 
 
@@ -33,4 +34,5 @@ def read_view(run: RunDirectory, *unwritten: Record) -> View:
         versions=read_json(run.versions) if run.versions.is_file() else {},
         records=[*(read_metrics(run.metrics) if run.metrics.is_file() else ()), *unwritten],
         findings=read_findings(run.path / "findings.jsonl"),
+        samples=read_samples(run),
     )
