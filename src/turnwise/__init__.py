@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from turnwise.envs import Env, ToolEnv, check_env
     from turnwise.rewards import Episode, Reward, reward
     from turnwise.tools import tool
-    from turnwise.types import Message, Step, Task, ToolResult, Trajectory
+    from turnwise.types import Message, Step, Task, ToolCall, ToolResult, Trajectory
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Reward",
     "Step",
     "Task",
+    "ToolCall",
     "ToolEnv",
     "ToolResult",
     "Trajectory",
@@ -39,7 +40,7 @@ _MODULES = {
     "turnwise.envs": ("Env", "ToolEnv", "check_env"),
     "turnwise.rewards": ("Episode", "Reward", "reward"),
     "turnwise.tools": ("tool",),
-    "turnwise.types": ("Message", "Step", "Task", "ToolResult", "Trajectory"),
+    "turnwise.types": ("Message", "Step", "Task", "ToolCall", "ToolResult", "Trajectory"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
