@@ -17,6 +17,7 @@ from turnwise.cli import (
     check,
     demo,
     evaluate,
+    new,
     play,
     questions,
     recipes,
@@ -32,6 +33,7 @@ from turnwise.compute.process import configure_process
 from turnwise.errors import TurnwiseError
 
 COMMANDS: Mapping[str, Command] = {
+    "new": new,
     "train": train,
     "eval": evaluate,
     "runs": runs,
