@@ -158,7 +158,7 @@ def experiment(algorithm: str) -> dict[str, object]:
     return {
         "model": {"name": "small", "small": {"layers": 2, "positions": 320, "induction_heads": 2}},
         "sft": {
-            "demonstrations": 2400,
+            "demonstrations": 4800,
             "batch": 8,
             "context_weight": 0.3,
             "optimizer": {"lr": 2e-3, "warmup_steps": 30},

@@ -1,0 +1,181 @@
+"""The code blocks of a page, and a session that goes through them in order, as a reader would type them.
+
+Invariant: a block is run as printed, or one of two written rules applies to it: `small_sizes`, which appends sizes to
+commands that train or evaluate, and `EXCUSED`, which names what is not run and why. Nothing else is left out.
+
+    fenced python        a script, unless a file's name stands before it
+    `name.ext` before    the block is that file: written, and run by what comes after
+    fenced bash, sh      a command per line
+    indented             a command per line, where its first word is one of `COMMANDS`; else output or a picture
+"""
+
+import io
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from turnwise.cli.main import main
+from turnwise.config import Config, load_config
+
+COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "mkdir", "cp")
+EXCUSED = {
+    r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
+    r"make ": "make runs these very tests, or takes minutes",
+    r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
+    r"docker ": "needs a daemon of docker",
+    r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
+    r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
+    r"turnwise (check|train|eval) \S*.*\b(hotpot|hf://)": "the reader's copy of a public dataset",
+    r"turnwise questions data/multihop ": "the reader's own corpus; tests/cli/test_questions.py runs the command",
+    r"turnwise eval .*--endpoint ": "an endpoint of the reader's; tests/agents plays through one",
+}
+"""What is not run, by how the command begins, and why."""
+SMALL_MODEL = "{layers: 1, width: 32, heads: 2, positions: 4096, vocabulary: 400, induction: false}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """`Snippet(page="README.md", line=51, kind="shell", text="turnwise check examples/guess.py:Guess")`."""
+
+    page: str
+    line: int
+    kind: str
+    """`shell`, `python`, `file`, or the language of a fence that is not run."""
+    text: str
+    file: str = ""
+    """Where a block of kind `file` is written."""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {self.text.splitlines()[0] if self.text else self.kind}"
+
+    @property
+    def excuse(self) -> str:
+        """Why it is not run; empty where it is."""
+        if self.kind != "shell":
+            return ""
+        return next((why for pattern, why in EXCUSED.items() if re.match(pattern, self.text)), "")
+
+
+def snippets_of(page: Path) -> list[Snippet]:
+    """Every block of a page, in order; commands one by one."""
+    found: list[Snippet] = []
+    for start, language, lines, before in _blocks(page.read_text(encoding="utf-8").splitlines()):
+        text = "\n".join(lines)
+        named = re.search(r"`([\w./-]+\.\w+)`:?$", before)
+        if named and not _commands(lines):
+            found.append(Snippet(page=page.name, line=start, kind="file", text=text, file=named[1]))
+        elif language in ("", "bash", "sh", "console"):
+            for place, command in _commands(lines):
+                found.append(Snippet(page=page.name, line=start + place, kind="shell", text=command))
+        else:
+            found.append(Snippet(page=page.name, line=start, kind=language, text=text))
+    return found
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, str, list[str], str]]:
+    """(line number, language, lines, the last line of text before) of each fenced or indented block."""
+    before, at = "", 0
+    while at < len(lines):
+        line = lines[at]
+        if line.startswith("```"):
+            end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("```"))
+            yield at + 2, line[3:].strip(), list(lines[at + 1 : end]), before
+            at, before = end + 1, ""
+        elif line.startswith("    ") and not before.lstrip().startswith(("-", "1.")):
+            end = at
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            yield at + 1, "", [one[4:] for one in lines[at:end]], before
+            at, before = end, ""
+        else:
+            before = line.strip() or before
+            at += 1
+
+
+def _commands(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """The commands among the lines, by their place, without comments and with variables before them."""
+    found = []
+    for place, line in enumerate(lines):
+        command = re.split(r"(?:^|\s)#", line)[0].strip()
+        words = [word for word in command.split() if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+        if words and (words[0] in COMMANDS or words[0].endswith(("/bin/pip", "/bin/python"))):
+            found.append((place, command))
+    return found
+
+
+class Session:
+    """A reader at the terminal, in a folder of their own: `Session(folder).run(snippet)`."""
+
+    def __init__(self, page: Sequence[Snippet]) -> None:
+        self._page = page
+        self._granted: set[str] = set()
+        """Runs that the page took for granted before it made them."""
+
+    def run(self, snippet: Snippet) -> None:
+        """Does what the snippet tells; raises where that fails."""
+        if snippet.kind == "file":
+            Path(snippet.file).parent.mkdir(parents=True, exist_ok=True)
+            Path(snippet.file).write_text(f"{snippet.text}\n", encoding="utf-8")
+        elif snippet.kind == "python":
+            Path("snippet.py").write_text(f"{snippet.text}\n", encoding="utf-8")
+            runpy.run_path("snippet.py", run_name="__main__")
+        elif snippet.kind == "yaml":
+            read_yaml(snippet.text)
+        elif snippet.kind == "shell" and not snippet.excuse:
+            self._type(snippet.text)
+
+    def _type(self, command: str) -> None:
+        program, *words = shlex.split(command)
+        if program == "python":
+            runpy.run_path(words[0], run_name="__main__")
+            return
+        assert program == "turnwise", f"nothing here runs {program}: teach it, or excuse it with a reason"
+        if words[0] in ("eval", "report") and words[1].startswith("runs/") and not Path(words[1]).is_dir():
+            self._train(words[1])
+        for run in self._granted & set(words) if words[0] == "train" else ():
+            shutil.rmtree(run)
+            self._granted.remove(run)
+        if words[0] in ("train", "eval"):
+            words += small_sizes(words)
+        sys.stdin = io.StringIO("")  # a person who leaves at once
+        code = main(words)
+        assert code == 0, f"`{command}` ended with exit code {code}"
+
+    def _train(self, run: str) -> None:
+        """Makes a run that the page takes for granted: by the page's own command, or else by the demo's recipe."""
+        made = [one.text for one in self._page if one.text.startswith("turnwise train") and f"--run {run}" in one.text]
+        self._type(made[0] if made else f"turnwise train encyclopedia-grpo --run {run}")
+        self._granted.add(run)
+
+
+def small_sizes(words: Sequence[str]) -> list[str]:
+    """The sizes appended to `train` and `eval`, so that minutes become seconds; all else is as printed."""
+    overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+    if words[0] == "eval" and Path(words[1]).is_dir():
+        return ["evaluate.tasks=2", "evaluate.samples_per_task=2"] if "--json" in words else ["evaluate.tasks=2"]
+    config: Config = load_config(words[1], overrides)
+    sizes = ["model.name=small", f"model.small={SMALL_MODEL}", "model.autocast=false", "evaluate.tasks=2"]
+    sizes += ["rollout.groups_per_step=2", "rollout.group_size=2", "rollout.turn_tokens=16", "engine.slots=4"]
+    if config.sft is not None:
+        sizes += ["sft.demonstrations=4"]
+    if config.steps:
+        sizes += ["steps=1"]
+    if config.env.name == "encyclopedia":
+        sizes += ["env.args.people=6", "env.args.passages=1"]
+    return sizes
+
+
+def read_yaml(text: str) -> object:
+    """The data of a block of YAML, whose keys must be settings."""
+    data = yaml.safe_load(text)
+    assert isinstance(data, dict), "a block of YAML is a part of a recipe"
+    known = {*Config.model_fields, "extends", "algorithm"}
+    assert set(data) <= known, f"no such section: {sorted(set(data) - known)}"
+    return data
