@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-trackers check mutants format clean
+.PHONY: help install demo test test-newcomer test-trackers check mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ $(TRACKERS)/.ready: requirements.txt pyproject.toml
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio]"
 	touch $@
+
+test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment, and the support agent to its end (half an hour)
+	$(BIN)/python -m pytest tests/newcomer tests/newcomer/whole/first_hour.py tests/newcomer/whole/support_learns.py
 
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)

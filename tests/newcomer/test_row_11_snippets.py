@@ -10,7 +10,7 @@ from snippets import EXCUSED, Session, Snippet, snippets_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PLAYED_ELSEWHERE = {"first-hour.md": "make test-newcomer goes through it in a fresh environment, and as printed"}
+PLAYED_ELSEWHERE = {"first-hour.md": "tests/newcomer/whole plays it in a fresh environment, without any size appended"}
 ALL = {page: snippets_of(page) for page in PAGES}
 
 
