@@ -137,7 +137,7 @@ def open_shop(seed: int, customer: str) -> sqlite3.Connection:
     others = [f"{rng.choice(FIRST)} {rng.choice(LAST)}" for _ in range(3)]
     customers = [customer, *(name for name in others if name != customer)]
     orders = zip(
-        rng.sample(range(10, 100), len(customers)), customers, rng.choices(ITEMS, k=len(customers)), strict=True
+        rng.sample(range(10, 50), len(customers)), customers, rng.choices(ITEMS, k=len(customers)), strict=True
     )
     shop = sqlite3.connect(":memory:")
     shop.executescript(SCHEMA)
@@ -158,7 +158,7 @@ def experiment(algorithm: str) -> dict[str, object]:
     return {
         "model": {"name": "small", "small": {"layers": 2, "positions": 320, "induction_heads": 2}},
         "sft": {
-            "demonstrations": 4800,
+            "demonstrations": 3200,
             "batch": 8,
             "context_weight": 0.3,
             "optimizer": {"lr": 2e-3, "warmup_steps": 30},
