@@ -22,7 +22,8 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch):
     """In a folder that has the repository's examples, as a checkout has."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", sys.stdin)  # put back afterwards
+    for name in ("stdin", "argv", "path"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # put back afterwards
     session = Session(ALL[page])
     for snippet in ALL[page]:
         try:

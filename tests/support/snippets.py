@@ -29,6 +29,7 @@ EXCUSED = {
     r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
     r"make ": "make runs these very tests, or takes minutes",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
+    r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
     r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
@@ -134,6 +135,7 @@ class Session:
     def _type(self, command: str) -> None:
         program, *words = shlex.split(command)
         if program == "python":
+            sys.argv = words
             runpy.run_path(words[0], run_name="__main__")
             return
         assert program == "turnwise", f"nothing here runs {program}: teach it, or excuse it with a reason"
