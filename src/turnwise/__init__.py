@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turnwise.api import evaluate, train
     from turnwise.config import Config
-    from turnwise.envs import Env, ToolEnv, check_env
+    from turnwise.envs import Env, ToolEnv, check_env, read_tasks
     from turnwise.rewards import Episode, Reward, reward
     from turnwise.tools import tool
     from turnwise.types import Message, Step, Task, ToolCall, ToolResult, Trajectory
@@ -30,6 +30,7 @@ __all__ = [
     "Trajectory",
     "check_env",
     "evaluate",
+    "read_tasks",
     "reward",
     "tool",
     "train",
@@ -37,7 +38,7 @@ __all__ = [
 _MODULES = {
     "turnwise.api": ("evaluate", "train"),
     "turnwise.config": ("Config",),
-    "turnwise.envs": ("Env", "ToolEnv", "check_env"),
+    "turnwise.envs": ("Env", "ToolEnv", "check_env", "read_tasks"),
     "turnwise.rewards": ("Episode", "Reward", "reward"),
     "turnwise.tools": ("tool",),
     "turnwise.types": ("Message", "Step", "Task", "ToolCall", "ToolResult", "Trajectory"),

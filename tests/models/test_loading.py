@@ -144,6 +144,19 @@ def test_names_no_hub_could_know_are_refused():
     assert "neither a folder nor a model" in one_line(lambda: load(ModelSettings(name="two words!")))
 
 
+def test_code_that_comes_with_a_model_is_never_run_nor_asked_about(saved, tmp_path, monkeypatch):
+    """transformers would ask in the terminal, and wait for an answer that a job cannot give."""
+    _, folder = saved
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "theirs", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.setattr("builtins.input", lambda *text: "y")
+    line = one_line(lambda: load(ModelSettings(name=str(folder), device="cpu")))
+    assert str(folder) in line
+    assert not (tmp_path / "ran").exists()
+
+
 def test_missing_files_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("not a model")
     absent = tmp_path / "absent.gguf"

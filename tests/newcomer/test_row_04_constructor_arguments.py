@@ -1,13 +1,16 @@
 """A newcomer trains on `Support(fail=.2)`; the run knows how it was made, and an evaluation plays the same one."""
 
+from dataclasses import dataclass
+
 import pytest
 
 import turnwise
 from tiny_runs import Signals, Silent, tiny_data
 from turnwise.config import load_config, load_run_config
 from turnwise.envs.qa.baselines import NaiveRag
-from turnwise.envs.registry import describe_env, make_env
+from turnwise.envs.registry import EnvSettings, describe_env, make_env
 from turnwise.errors import ConfigError, RunError
+from turnwise.plugins import name_object
 from turnwise.types import Task
 
 TINY = {key: value for key, value in tiny_data().items() if key not in ("env", "steps")}
@@ -45,6 +48,28 @@ def test_arguments_are_recorded_and_made_again(tmp_path):
 def test_only_the_outermost_constructor_counts():
     assert describe_env(Nightly(fail=0.5)).args == {"fail": 0.5}
     assert describe_env(Nightly(fail=0.5).spawn()).args == {"fail": 0.5}, "an episode's copy is made like its original"
+
+
+@dataclass(frozen=True)
+class Shop(Signals):
+    """Its constructor is written by the decorator."""
+
+    shelves: int = 3
+
+
+def test_a_dataclass_and_a_class_without_a_constructor():
+    assert describe_env(Shop(shelves=5)).args == {"shelves": 5}
+    assert describe_env(Signals()).args == {}
+
+
+def test_wrong_arguments_are_refused_as_ever():
+    """Recording them must not make a constructor take anything."""
+    with pytest.raises(TypeError):
+        Signals(wrong=1)
+    with pytest.raises(TypeError):
+        Nightly(fall=0.5)
+    with pytest.raises(ConfigError, match=r"has no argument 'fall' \(did you mean 'fail'\?\)"):
+        make_env(EnvSettings(name=name_object(Nightly), args={"fall": 0.5}))
 
 
 def test_a_run_is_not_resumed_on_another_environment(tmp_path):

@@ -1,6 +1,7 @@
 """`turnwise train`: trains an agent by a recipe."""
 
 import argparse
+import os
 from pathlib import Path
 
 from turnwise.cli.arguments import add_overrides, print_line
@@ -30,7 +31,8 @@ def run(options: argparse.Namespace) -> int:
     with ledger.spend("prepare"):  # importing torch is time that the run's ledger accounts for
         from turnwise.config import load_config
 
-        config = load_config(options.recipe, options.overrides)  # a mistake need not wait for torch
+        if "RANK" not in os.environ:  # a mistake need not wait for torch; under torchrun, rank 0 alone tells it
+            load_config(options.recipe, options.overrides)
         from turnwise.learner.group import LearnerGroup
         from turnwise.runs import RunDirectory
         from turnwise.training.launch import launch
@@ -39,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
     folder = options.run or Path("runs") / Path(options.recipe).stem
 
     def train(learners: LearnerGroup) -> RunDirectory:
+        with ledger.spend("prepare"):
+            config = load_config(options.recipe, options.overrides)
         return run_training(config, folder, resume=options.resume, ledger=ledger, learners=learners)
 
     directory = launch(train)

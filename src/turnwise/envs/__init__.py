@@ -8,15 +8,17 @@ if TYPE_CHECKING:
     from turnwise.envs.base import Env
     from turnwise.envs.check import check_env
     from turnwise.envs.registry import EnvSettings, make_env
+    from turnwise.envs.task_files import read_tasks
     from turnwise.envs.tool_env import ToolEnv
 
-__all__ = ["Env", "EnvSettings", "ToolEnv", "check_env", "make_env"]
+__all__ = ["Env", "EnvSettings", "ToolEnv", "check_env", "make_env", "read_tasks"]
 __getattr__ = lazy_names(
     __name__,
     {
         "base": ["Env"],
         "check": ["check_env"],
         "registry": ["EnvSettings", "make_env"],
+        "task_files": ["read_tasks"],
         "tool_env": ["ToolEnv"],
     },
 )

@@ -8,7 +8,7 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Self, TypeVar
 
 from turnwise.errors import EnvError
@@ -32,13 +32,13 @@ class Env(ABC):
     level set). Each episode runs on `spawn()`, a shallow copy, so `reset` must set all state of an episode.
     """
 
-    _made_with: tuple[tuple[object, ...], dict[str, object]] = ((), {})
-    """The arguments of the constructor, so that a run can record them."""
+    _made_with: tuple[tuple[object, ...], dict[str, object]] | None = None
+    """The arguments of the constructor, so that a run can record them; None where it has none of its own."""
 
-    def __new__(cls, *args: object, **kwargs: object) -> Self:
-        made = super().__new__(cls)
-        object.__setattr__(made, "_made_with", (args, kwargs))  # a subclass may be a frozen dataclass
-        return made
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -98,3 +98,15 @@ class Env(ABC):
     async def run_sync(self, method: Callable[[], T]) -> T:
         """Runs one of its own sync methods, such as `env.expert`, where the episode's state lives: here, inline."""
         return method()
+
+
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
+    """The same constructor, which notes its arguments; of several that call each other, the outermost."""
+
+    @wraps(init)
+    def record(self: Env, *args: object, **kwargs: object) -> None:
+        if self._made_with is None:
+            object.__setattr__(self, "_made_with", (args, kwargs))  # a subclass may be frozen
+        init(self, *args, **kwargs)
+
+    return record

@@ -1,5 +1,6 @@
 """The environments that come with the package, and those that a recipe names as `module:Class` or `file.py:Class`."""
 
+import dataclasses
 import inspect
 import json
 from enum import Enum
@@ -8,6 +9,7 @@ from pathlib import Path
 from pydantic import Field, JsonValue
 
 from turnwise.envs.base import Env
+from turnwise.envs.task_files import TaskSettings, tasks_of
 from turnwise.errors import ConfigError
 from turnwise.plugins import PluginKind, PluginSettings, make_plugin, name_object
 
@@ -35,6 +37,8 @@ ENV = PluginKind(
 class EnvSettings(PluginSettings):
     """Which environment, and the arguments of its constructor."""
 
+    tasks: TaskSettings | None = None
+    """Tasks from data of your own, in place of the environment's: `{train: train.jsonl, test: 0.1}`."""
     unrecorded: dict[str, str] = Field(default_factory=dict)
     """Arguments that an environment given in Python had and a config cannot hold; written by a run, never by hand."""
 
@@ -48,27 +52,42 @@ def make_env(settings: EnvSettings) -> Env:
             f"env: {made} was made in Python with an argument that a config cannot hold ({name}={value}): pass it "
             f"again: turnwise.evaluate(run=..., env={made}(...))"
         )
-    return make_plugin(ENV, settings, BUILT_IN, Env)  # type: ignore[type-abstract]  # a base, not to be made
+    env = make_plugin(ENV, settings, BUILT_IN, Env)  # type: ignore[type-abstract]  # a base, not to be made
+    if settings.tasks is not None:
+        # On the instance: every copy that `spawn` makes has it, and no class is asked to know of files.
+        object.__setattr__(env, "tasks", tasks_of(settings.tasks))
+    return env
 
 
 def describe_env(env: Env) -> EnvSettings:
     """The settings that make an environment again: its class by name, and the arguments it was made with."""
-    args, kwargs = env._made_with
-    bound = inspect.signature(type(env)).bind_partial(*args, **kwargs)
-    given: dict[str, object] = {}
-    for parameter in bound.signature.parameters.values():
-        if parameter.name in bound.arguments:
-            value: object = bound.arguments[parameter.name]
-            further = parameter.kind is parameter.VAR_KEYWORD  # **options are arguments by themselves
-            given |= value if further and isinstance(value, dict) else {parameter.name: value}
+    signature = inspect.signature(type(env))
+    given = _arguments(env, signature)
     plain = {name: _plain(value) for name, value in given.items()}
     lost = {name for name, value in given.items() if plain[name] is None and value is not None}
-    lost |= {one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_POSITIONAL} & set(given)
+    lost |= {one.name for one in signature.parameters.values() if one.kind is one.VAR_POSITIONAL} & set(given)
     return EnvSettings(
         name=name_object(type(env)),
         args={name: value for name, value in plain.items() if name not in lost},
         unrecorded={name: _show(given[name]) for name in given if name in lost},
     )
+
+
+def _arguments(env: Env, signature: inspect.Signature) -> dict[str, object]:
+    """What the constructor was given, by name."""
+    if env._made_with is None:  # there is none, or it is a dataclass's, which is written after the class
+        if not dataclasses.is_dataclass(env):
+            return {}
+        return {field.name: getattr(env, field.name) for field in dataclasses.fields(env) if field.init}
+    args, kwargs = env._made_with
+    bound = signature.bind_partial(*args, **kwargs)
+    given: dict[str, object] = {}
+    for parameter in signature.parameters.values():
+        if parameter.name in bound.arguments:
+            value: object = bound.arguments[parameter.name]
+            further = parameter.kind is parameter.VAR_KEYWORD  # **options are arguments by themselves
+            given |= value if further and isinstance(value, dict) else {parameter.name: value}
+    return given
 
 
 def _plain(value: object) -> JsonValue:

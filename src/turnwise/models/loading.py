@@ -147,7 +147,7 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
     tokenizer = _load_tokenizer(settings.tokenizer) if settings.tokenizer else _load_tokenizer(source, **options)
     with _no_progress_bars(), _one_line(settings.name):
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, **options, **_dense(options)
+            source, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options, **_dense(options)
         )
     _require_complete(settings.name, report)
     if not options and getattr(model, "hf_quantizer", None) is not None:
@@ -163,7 +163,7 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
 
 def _load_tokenizer(source: str, **options: str) -> PreTrainedTokenizerFast:
     with _one_line(source):
-        return AutoTokenizer.from_pretrained(source, **options)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
 
 
 def _dense(options: dict[str, str]) -> dict[str, object]:

@@ -98,7 +98,7 @@ def _walk(cls: type[BaseModel], values: Settings, path: KeyPath) -> Iterator[Set
 
 
 def _default(section: type[BaseModel]) -> Settings:
-    made = section()
+    made = section.model_construct()  # a key may be required
     assert isinstance(made, Settings)
     return made
 

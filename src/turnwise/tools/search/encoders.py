@@ -86,8 +86,9 @@ class _HuggingFace(_Batches):
         super().__init__(settings)
         self._device = pick_device(settings.device)
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(settings.encoder)
-            self._model = AutoModel.from_pretrained(settings.encoder, dtype=torch.float32).to(self._device).eval()
+            self._tokenizer = AutoTokenizer.from_pretrained(settings.encoder, trust_remote_code=False)
+            loaded = AutoModel.from_pretrained(settings.encoder, dtype=torch.float32, trust_remote_code=False)
+            self._model = loaded.to(self._device).eval()
         except (OSError, ValueError) as error:
             raise _not_an_encoder(settings.encoder, error) from None
         if self._tokenizer.pad_token is None:
