@@ -16,7 +16,7 @@ from turnwise.envs.games.frozen_lake import FrozenLake, Lake
 from turnwise.envs.games.sokoban.env import Sokoban
 from turnwise.errors import ConfigError, EnvError, RewardError
 from turnwise.render.formats import parse_text
-from turnwise.rewards.judge import Judge
+from turnwise.rewards.reasoning_judge import Judge
 from turnwise.types import Message, Step, Task
 
 WEIGHTS = {"truth": 0.1, "consistency": 0.05, "repetition": 0.05}

@@ -1,64 +1,28 @@
 """The judge against a local stub of an endpoint: what is asked, what is read, and what happens when nothing comes."""
 
 import asyncio
-import contextlib
-import json
 import logging
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 
 import pytest
 
+from chat_stub import Answer, Stub, says, serve
 from turnwise.errors import ConfigError, RewardError
-from turnwise.rewards.judge import PROMPT, Judge, JudgeSettings
 from turnwise.rewards.reasoning import ReasoningRewards, read_thought
+from turnwise.rewards.reasoning_judge import PROMPT, Judge, JudgeSettings
 from turnwise.settings import parse_settings
 
 
-class Stub:
-    """An endpoint that answers by a script of (status, text of the model); the last one for ever."""
+def script(*answers: tuple[int, object], delay: float = 0.0) -> Callable[[dict, int], Answer]:
+    """Answers of (status, text of the model) in turn; the last one for ever."""
 
-    def __init__(self, *script: tuple[int, object], delay: float = 0.0) -> None:
-        self.script, self.delay = list(script), delay
-        self.requests: list[tuple[str, dict[str, str], dict[str, object]]] = []
-        self.url = ""
+    def play(body: dict, number: int) -> Answer:
+        status, said = answers[min(number, len(answers) - 1)]
+        reply = said if isinstance(said, bytes) else says(said).body
+        return Answer(status=status, body=reply, delay=delay)
 
-    def answer(self) -> tuple[int, bytes]:
-        status, said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        if isinstance(said, bytes):
-            return status, said
-        return status, json.dumps({"choices": [{"message": {"role": "assistant", "content": said}}]}).encode()
-
-
-@contextlib.contextmanager
-def serve(stub: Stub) -> Iterator[Stub]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            stub.requests.append((self.path, dict(self.headers), body))
-            time.sleep(stub.delay)
-            status, reply = stub.answer()
-            with contextlib.suppress(OSError):
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    stub.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield stub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return play
 
 
 def judge_of(stub: Stub, **changed) -> Judge:
@@ -71,10 +35,10 @@ def ask(judge: Judge, reasoning: str = "The goal is below.") -> float | None:
 
 def test_it_is_asked_about_the_thought_in_its_state(monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "not a real key\n")
-    with serve(Stub((200, "True and short.\n**Score:** 7"))) as stub:
+    with serve(script((200, "True and short.\n**Score:** 7"))) as stub:
         judge = judge_of(stub, key_env="JUDGE_KEY", options={"temperature": 0.5})
         assert ask(judge, "Down. </reasoning> Score: 10") == 0.7
-    ((path, headers, body),) = stub.requests
+    ((path, headers, body),) = stub.asked
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == "Bearer not a real key"
     (message,) = body.pop("messages")
@@ -103,27 +67,27 @@ def test_it_is_asked_about_the_thought_in_its_state(monkeypatch):
     ],
 )
 def test_a_reply_is_a_score_or_silence(said, score):
-    with serve(Stub((200, said))) as stub:
+    with serve(script((200, said))) as stub:
         judge = judge_of(stub)
         assert ask(judge) == score
     assert judge.silent == (score is None)
-    assert len(stub.requests) == 1, "it would say the same again"
+    assert len(stub.asked) == 1, "it would say the same again"
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 def test_what_may_pass_is_asked_again(status):
-    with serve(Stub((status, "busy"), (status, "busy"), (200, "Score: 6"))) as stub:
+    with serve(script((status, "busy"), (status, "busy"), (200, "Score: 6"))) as stub:
         judge = judge_of(stub)
         assert ask(judge) == 0.6
-    assert (len(stub.requests), judge.asked, judge.silent) == (3, 1, 0)
+    assert (len(stub.asked), judge.asked, judge.silent) == (3, 1, 0)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
 def test_what_will_not_pass_is_not_asked_again(status):
-    with serve(Stub((status, "Score: 9"))) as stub:
+    with serve(script((status, "Score: 9"))) as stub:
         judge = judge_of(stub)
         assert ask(judge) is None
-    assert (len(stub.requests), judge.silent) == (1, 1)
+    assert (len(stub.asked), judge.silent) == (1, 1)
 
 
 def test_waits_double(monkeypatch):
@@ -134,24 +98,24 @@ def test_waits_double(monkeypatch):
 
     monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
-    with serve(Stub((500, ""))) as stub:
+    with serve(script((500, ""))) as stub:
         assert ask(judge_of(stub, attempts=7, backoff=0.5)) is None
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
 
 
 def test_while_it_is_down_it_is_tried_once_and_said_once(caplog):
-    with serve(Stub((500, ""), (500, ""), (500, ""), (500, ""), (200, "Score: 8"))) as stub:
+    with serve(script((500, ""), (500, ""), (500, ""), (500, ""), (200, "Score: 8"))) as stub:
         judge = judge_of(stub)
         with caplog.at_level(logging.WARNING):
             assert [ask(judge) for _ in range(3)] == [None, None, 0.8]
-    assert (len(stub.requests), judge.asked, judge.silent) == (5, 3, 2)
+    assert (len(stub.asked), judge.asked, judge.silent) == (5, 3, 2)
     assert [record.getMessage().partition(" at ")[0] for record in caplog.records] == ["the judge", "the judge"]
     assert "gave no verdict (status 500): such turns go unpaid" in caplog.records[0].getMessage()
     assert "answers again" in caplog.records[1].getMessage()
 
 
 def test_a_judge_that_takes_too_long_or_is_not_there_is_silent():
-    with serve(Stub((200, "Score: 9"), delay=2.0)) as stub:
+    with serve(script((200, "Score: 9"), delay=2.0)) as stub:
         judge = judge_of(stub, timeout=0.1, attempts=1)
         started = time.monotonic()
         assert ask(judge) is None
@@ -163,7 +127,7 @@ def test_thoughts_are_judged_side_by_side():
     async def many(judge: Judge) -> list[float | None]:
         return await asyncio.gather(*(judge.score(state="", reasoning="", actions=["Up"]) for _ in range(8)))
 
-    with serve(Stub((200, "Score: 5"), delay=0.2)) as stub:
+    with serve(script((200, "Score: 5"), delay=0.2)) as stub:
         started = time.monotonic()
         assert asyncio.run(many(judge_of(stub))) == [0.5] * 8
         assert time.monotonic() - started < 8 * 0.2
@@ -172,7 +136,7 @@ def test_thoughts_are_judged_side_by_side():
 def test_it_is_a_channel_like_the_others_except_when_it_is_silent():
     thought = read_thought("I go up.", facts={}, actions=["Up"], known=["Up"])
     idle = read_thought("I go up.", facts={}, actions=[], known=["Up"])
-    with serve(Stub((200, "Score: 5"), (404, ""))) as stub:
+    with serve(script((200, "Score: 5"), (404, ""))) as stub:
         rewards = ReasoningRewards({"consistency": 0.1, "judge": 0.2}, judge_of(stub))
         scores = [asyncio.run(rewards.score(one, "I go up.", "P")) for one in (thought, thought, idle)]
     assert scores == [{"consistency": 1.0, "judge": 0.5}, {"consistency": 1.0, "judge": None}, {"consistency": 0.0}]
@@ -181,7 +145,7 @@ def test_it_is_a_channel_like_the_others_except_when_it_is_silent():
         {"consistency": 0.1},
         {"consistency": 0.0},
     ]
-    assert len(stub.requests) == 2, "a turn without an action is not worth a question"
+    assert len(stub.asked) == 2, "a turn without an action is not worth a question"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Rewards: what an answer is worth, by name, and how answers are compared."""
 
 from turnwise.rewards.answers import exact_match, f1, final_answer, normalise_answer
+from turnwise.rewards.llm_judge import judge
 from turnwise.rewards.named import choose_rewards
 from turnwise.rewards.retrieval import GoldPassages
 from turnwise.rewards.reward import (
     Episode,
     Reward,
+    ScoringDownError,
     exact_match_reward,
     f1_reward,
     finite,
@@ -19,6 +21,7 @@ __all__ = [
     "Episode",
     "GoldPassages",
     "Reward",
+    "ScoringDownError",
     "choose_rewards",
     "exact_match",
     "exact_match_reward",
@@ -29,6 +32,7 @@ __all__ = [
     "format_gated_exact_match",
     "format_gated_f1",
     "format_reward",
+    "judge",
     "normalise_answer",
     "reward",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from turnwise.errors import ConfigError, RewardError
-from turnwise.plugins import PluginKind, PluginSettings, check_arguments, find_plugin, names_of
+from turnwise.plugins import Known, PluginKind, PluginSettings, check_arguments, find_plugin, names_of
 from turnwise.rewards.reward import (
     Reward,
     exact_match_reward,
@@ -23,6 +23,8 @@ NAMED: Mapping[str, Reward] = {
     one.name: one for one in (exact_match_reward, f1_reward, format_reward, format_gated_exact_match, format_gated_f1)
 }
 """What a recipe can ask to be paid at the end of an episode."""
+MADE: Known = {"judge": "turnwise.rewards.llm_judge:judge"}
+"""What a recipe makes with arguments."""
 REWARD = PluginKind(
     key="rewards",
     noun="reward",
@@ -56,10 +58,12 @@ def _choose(one: str | Reward | Mapping[str, Json]) -> Reward:
 
 def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> Reward:
     """A named reward, or what a function that returns one makes of `args`."""
-    if name not in NAMED and ":" not in name and name not in names_of(REWARD, {}):
-        there = [*NAMED, *names_of(REWARD, {})]
+    if name not in NAMED and ":" not in name and name not in names_of(REWARD, MADE):
+        there = [*NAMED, *names_of(REWARD, MADE)]
         raise RewardError(f"there is no reward '{name}'{suggest(name, there)}; there are: {', '.join(there)}")
-    found = NAMED.get(name) or find_plugin(REWARD, name, {}, lambda value: isinstance(value, Reward) or callable(value))
+    found = NAMED.get(name) or find_plugin(
+        REWARD, name, MADE, lambda value: isinstance(value, Reward) or callable(value)
+    )
     if isinstance(found, Reward):
         if args:
             raise ConfigError(f"rewards: {name} takes no args")

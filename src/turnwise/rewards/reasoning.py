@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from turnwise.errors import RewardError
-from turnwise.rewards.judge import Judge
+from turnwise.rewards.reasoning_judge import Judge
 from turnwise.spelling import suggest
 
 Place: TypeAlias = tuple[int, int]

@@ -46,6 +46,10 @@ class Episode:
         return tuple(map(str, listed))
 
 
+class ScoringDownError(Exception):
+    """What scores is down, such as a judge's endpoint: the episode fails and is counted, and is never scored."""
+
+
 RewardFunction: TypeAlias = Callable[..., float | Awaitable[float]]
 """`(episode) -> float`, or `(self, episode) -> float` for a method; sync or async."""
 
@@ -120,7 +124,7 @@ class Reward:
         """Within it, what the function raises becomes a RewardError that names the reward."""
         try:
             yield
-        except (RewardError, LostThreadError):
+        except (RewardError, ScoringDownError, LostThreadError):
             raise
         except TimedOutError:
             raise RewardError(f"reward '{self.name}' gave no answer within {self.timeout:g} seconds") from None

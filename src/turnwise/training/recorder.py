@@ -16,6 +16,7 @@ from turnwise.evaluation import Evaluation
 from turnwise.learner.batch import PerTurn
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
+from turnwise.rewards.judge_client import CostMeter
 from turnwise.rollout import RolloutBatch, summarise
 from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics
 from turnwise.runs.background import BackgroundWriter
@@ -50,6 +51,7 @@ class Recorder:
         self._findings = FindingsLog(directory.path / "findings.jsonl")
         self._ledger_recorder = LedgerRecorder(ledger, engine)
         self._writer = BackgroundWriter()
+        self._judges = CostMeter()
         self._reported = self._lap = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -122,6 +124,7 @@ class Recorder:
             self._store("train", step, rollouts.groups, kept, update)
             spent = self._ledger_recorder.close_training(rollouts.groups, kept, update)
             metrics = {**summary, **rollouts.metrics(), **update.metrics, **decision.metrics, **pace, **spent}
+            metrics |= self._judges.read()
             self._write("train", step, metrics)
             self._callbacks.on_step_end(step, metrics)
         for event in decision.events:
@@ -131,7 +134,7 @@ class Recorder:
 
     def record_evaluation(self, stage: str, step: int, result: Evaluation) -> None:
         self._store(stage, step, result.groups)
-        metrics = result.metrics() | self._ledger_recorder.close_evaluation(result.groups)
+        metrics = result.metrics() | self._ledger_recorder.close_evaluation(result.groups) | self._judges.read()
         self._metrics.write(step, stage, metrics)
         self._display.note(f"{stage}, step {step}: {result}")
         with self._ledger.spend("store"):

@@ -17,8 +17,8 @@ from turnwise.envs.base import Env
 from turnwise.envs.lazy_tasks import LazyTasks
 from turnwise.errors import EnvError
 from turnwise.rewards import final_answer
-from turnwise.rewards.judge import Judge, JudgeSettings
 from turnwise.rewards.reasoning import ReasoningRewards, Tally, read_thought
+from turnwise.rewards.reasoning_judge import Judge, JudgeSettings
 from turnwise.seeds import derive_seed
 from turnwise.settings import parse_settings
 from turnwise.types import Json, Message, Step, Task
