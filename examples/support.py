@@ -153,8 +153,8 @@ def call(name: str, **arguments: object) -> Message:
 
 
 def experiment(algorithm: str) -> dict[str, object]:
-    """The settings of examples/support.yaml, for Python; algorithms with a critic need to say how fast it learns."""
-    critic = {} if algorithm == "grpo" else {"critic": {"warmup": 1, "optimizer": {"lr": 1e-3}}}
+    """The settings of examples/support.yaml, support-ppo.yaml and support-starpo-s.yaml, for Python."""
+    with_critic = {"minibatches": 2, "critic": {"warmup": 2, "optimizer": {"lr": 1e-3}}}
     return {
         "model": {"name": "small", "small": {"layers": 2, "positions": 320, "induction_heads": 2}},
         "sft": {
@@ -163,9 +163,10 @@ def experiment(algorithm: str) -> dict[str, object]:
             "context_weight": 0.3,
             "optimizer": {"lr": 2e-3, "warmup_steps": 30},
         },
-        "steps": 8,
-        "rollout": {"groups_per_step": 16, "group_size": 8, "turn_tokens": 48},
-        "learner": {"optimizer": {"lr": 3e-4}, **critic},
+        "steps": 8 if algorithm == "grpo" else 12,
+        # StarPO-S learns from a quarter of its groups, so it is given more of them.
+        "rollout": {"groups_per_step": 32 if algorithm == "starpo-s" else 16, "group_size": 8, "turn_tokens": 48},
+        "learner": {"optimizer": {"lr": 3e-4}, **({} if algorithm == "grpo" else with_critic)},
         "evaluate": {"tasks": 250},
         "engine": {"slots": 128},
     }
