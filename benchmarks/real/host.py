@@ -26,7 +26,7 @@ from turnwise.ledger import Ledger
 from turnwise.render import Render, make_render
 from turnwise.rollout import run_groups
 from turnwise.runs import Checkpoints, RunDirectory
-from turnwise.runs.store import read_trajectories, write_trajectories
+from turnwise.runs.store import prepare_trajectories, read_trajectories
 from turnwise.types import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -172,8 +172,11 @@ def _play_step(config: Config, env: Env, render: Render, groups: Sequence[Group]
     _check_same(played, groups)
     with ledger.spend("update"):
         Batch.of(played, tails=False)
-    with ledger.spend("store"), tempfile.TemporaryDirectory() as folder:
-        write_trajectories(Path(folder) / "step.parquet", 0, played, None, render.decode)
+    with tempfile.TemporaryDirectory() as folder:
+        with ledger.spend("store"):
+            write = prepare_trajectories(Path(folder) / "step.parquet", 0, played, None, render.decode)
+        with ledger.spend("behind"):  # in training, a thread does this beside the next step
+            write()
     entry = ledger.close_step()
     return {**entry.seconds, "whole": entry.wall}
 
