@@ -109,8 +109,8 @@ class Step:
         assert self.done or not self.truncated, "a step that its clock cut off is done"
         assert self.resumes is None or self.rewrites is not None, "a resumed conversation is told in full"
         for name, value in self.rewards.items():
-            if not math.isfinite(value):
-                raise RewardError(f"reward '{name}' is {value}: return a finite number from its reward function")
+            if isinstance(value, str) or not math.isfinite(value):
+                raise RewardError(f"reward '{name}' is {value!r}: return a finite number from its reward function")
 
 
 class StopReason(StrEnum):

@@ -156,7 +156,7 @@ def test_an_agents_own_failure_is_one_of_infrastructure():
         raise EpisodeFailure("sandbox: it is gone")
 
     episode = run(Program(fail), world())
-    assert (episode.stop, episode.failure) == (StopReason.ENV_FAILED, "sandbox: it is gone")
+    assert (episode.stop, episode.failure) == (StopReason.ENV_FAILED, "task 't': sandbox: it is gone")
 
 
 def test_an_agent_may_say_that_its_context_is_full():

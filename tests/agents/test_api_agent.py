@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 
 import pytest
@@ -189,7 +190,7 @@ def test_waits_double_and_heed_the_server(monkeypatch):
 
     with serve(busy) as stub:
         response = play_one(agent_of(stub, attempts=6, backoff=1.0))
-    assert response.failure == "endpoint: it answered with status 429, 6 times"
+    assert response.failure == "task 'task-0': endpoint: it answered with status 429, 6 times"
     assert waits == [1, 7, 4, 60, 16]
 
 
@@ -231,16 +232,19 @@ def test_what_the_endpoint_breaks_is_failed_and_counted_and_never_wrong(trouble,
         slow = {"timeout": 0.4} if trouble.delay else {}
         result = asyncio.run(evaluate(agent_of(stub, **slow), env, env.tasks("test")))
     failed = result.groups[1].trajectories[0]
+    words = f"task 'task-1': {words}"
     assert (failed.stop, failed.failure, len(failed.turns), failed.success) == (StopReason.ENV_FAILED, words, 1, False)
     assert (result.success, result.reward, result.episodes, result.scores.failed) == (1.0, 2.0, 2, 1)
     assert len(stub.asked) == 2 + 2 + 1 + attempts
-    assert f"1 of 3 episodes failed, the first in {words}" in caplog.text
+    assert f"1 of 3 episodes failed, the first: {words}" in caplog.text
     assert str(result).endswith("2 episodes, 1 failed")
 
 
 def test_when_every_episode_fails_there_is_nothing_to_tell():
     env = Founders()
-    words = "every episode failed, the first in endpoint: it answered with status 422: no max_tokens here"
+    words = (
+        "every episode failed, 3 times alike: task 'task-0': endpoint: it answered with status 422: no max_tokens here"
+    )
     unable = Answer(status=422, body=b"no max_tokens here")
     with serve(lambda body, number: unable) as stub, pytest.raises(EnvError, match=words):
         asyncio.run(evaluate(agent_of(stub), env, env.tasks("test")))
@@ -363,14 +367,15 @@ class Stages(Env):
     [
         (0, StopReason.MAX_TURNS, ""),
         (1, StopReason.TIME_UP, ""),
-        (2, StopReason.ENV_FAILED, "step: ConnectionError: no simulator"),
-        (4, StopReason.DONE, "close: OSError: it is stuck"),
+        (2, StopReason.ENV_FAILED, r"task 'break': step: ConnectionError: no simulator \(.*agent\.py:\d+ in step\)"),
+        (4, StopReason.DONE, r"task 'close': close: OSError: it is stuck \(.*agent\.py:\d+ in close\)"),
     ],
 )
 def test_who_ended_an_episode_is_never_lost(place, stop, failure):
     with serve(lambda body, number: says("<answer>up</answer>")) as stub:
         response = play_one(agent_of(stub), Limits(max_turns=3), Stages(), place)
-    assert (response.stop, response.failure, read_answer(response)) == (stop, failure, "up")
+    assert (response.stop, read_answer(response)) == (stop, "up")
+    assert re.fullmatch(failure, response.failure)
     assert response.success == (place in (1, 4))
     if place == 0:
         assert (response.rewards, len(response.turns)) == ({"a": 2.0}, 3)
@@ -381,9 +386,14 @@ def test_who_ended_an_episode_is_never_lost(place, stop, failure):
         ]
 
 
-def test_a_mistake_that_one_line_explains_ends_the_evaluation():
-    with serve(lambda body, number: says("Hi.")) as stub, pytest.raises(EnvError, match="a mistake of the user's"):
-        asyncio.run(evaluate(agent_of(stub), Stages(), Stages().tasks("test")))
+def test_a_mistake_in_one_task_costs_that_tasks_episode_and_not_the_evaluation():
+    with serve(lambda body, number: says("Hi.")) as stub:
+        result = asyncio.run(evaluate(agent_of(stub), Stages(), Stages().tasks("test"), limits=Limits(max_turns=3)))
+    failed = [t.failure for group in result.groups for t in group.trajectories if t.stop is StopReason.ENV_FAILED]
+    assert [words.split(":")[:3] for words in failed] == [
+        ["task 'break'", " step", " ConnectionError"],
+        ["task 'mistake'", " step", " EnvError"],
+    ]
 
 
 def completion(**message):

@@ -1,6 +1,7 @@
 """One episode: ids as they were fed and sampled, and who ended it, whatever happened."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -232,7 +233,8 @@ def test_an_environment_that_breaks_in_reset():
     env = Scripted(Step(done=True), opening=ConnectionError("no simulator"))
     episode = play(Watched("a"), env)
     assert (episode.stop, episode.turns) == (StopReason.ENV_FAILED, ())
-    assert episode.failure == "reset: ConnectionError: no simulator"
+    words = r"task 't': reset: ConnectionError: no simulator \(.*byte_render\.py:\d+ in _act\)"
+    assert re.fullmatch(words, episode.failure)
     assert env.closed == ["t"]
 
 
@@ -242,7 +244,7 @@ def test_an_environment_that_breaks_in_step_keeps_what_was_sampled(error):
     engine = Watched("a", "b")
     episode = play(engine, env)
     assert episode.stop is StopReason.ENV_FAILED
-    assert episode.failure == f"step: {type(error).__name__}: {error}"
+    assert episode.failure.startswith(f"task 't': step: {type(error).__name__}: {error} (")
     assert [turn.action_ids for turn in episode.turns] == [ids("a<end>"), ids("b<end>")]
     assert [turn.rewards for turn in episode.turns] == [{"r": 1.0}, {}]
     assert (env.closed, engine.ended) == (["t"], ["s"])
@@ -250,7 +252,8 @@ def test_an_environment_that_breaks_in_step_keeps_what_was_sampled(error):
 
 def test_an_environment_that_breaks_in_state_key():
     episode = play(Watched("a"), Scripted(says("x"), keys=("s0", RuntimeError("no state"))))
-    assert (episode.stop, episode.failure) == (StopReason.ENV_FAILED, "state_key: RuntimeError: no state")
+    assert episode.stop is StopReason.ENV_FAILED
+    assert episode.failure.startswith("task 't': state_key: RuntimeError: no state (")
     assert len(episode.turns) == 1
 
 
@@ -263,34 +266,119 @@ def test_an_environment_that_breaks_in_close_is_told_and_loses_nothing():
     env = Scripted(Step(done=True, rewards={"win": 1.0}, metrics={"success": 1.0}), closing=OSError("busy"))
     episode = play(Watched("a"), env)
     assert (episode.stop, episode.reward, episode.success) == (StopReason.DONE, 1.0, True)
-    assert episode.failure == "close: OSError: busy"
+    assert episode.failure.startswith("task 't': close: OSError: busy (")
 
 
 def test_the_first_failure_is_the_one_told():
     episode = play(Watched("a"), Scripted(KeyError("gold"), closing=OSError("busy")))
-    assert (episode.stop, episode.failure) == (StopReason.ENV_FAILED, "step: KeyError: 'gold'")
+    assert episode.stop is StopReason.ENV_FAILED
+    assert episode.failure.startswith("task 't': step: KeyError: 'gold' (")
 
 
-@pytest.mark.parametrize("place", ["opening", "step", "closing"])
-def test_a_mistake_that_one_line_explains_is_no_failure_of_the_environment(place):
+@pytest.mark.parametrize("place", ["opening", "step"])
+def test_a_mistake_that_one_line_explains_costs_its_episode_like_any_other(place):
     mistake = RewardError("reward 'bleu' is nan: return a finite number")
-    env = Scripted(
-        mistake if place == "step" else Step(done=True),
-        opening=mistake if place == "opening" else "hi",
-        closing=mistake if place == "closing" else None,
-    )
+    env = Scripted(mistake if place == "step" else Step(done=True), opening=mistake if place == "opening" else "hi")
     engine = Watched("a")
-    with pytest.raises(RewardError, match="bleu"):
-        play(engine, env)
+    episode = play(engine, env)
+    where = "reset" if place == "opening" else "step"
+    assert episode.stop is StopReason.ENV_FAILED
+    assert episode.failure.startswith(f"task 't': {where}: RewardError: {mistake} (")
     assert (env.closed, engine.ended) == (["t"], ["s"]), "an episode is cleaned up after whatever ended it"
 
 
-def test_a_nan_reward_is_such_a_mistake():
-    async def pay_nan(episode):
-        return Step(done=True, rewards={"bleu": float("nan")})
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", None])
+def test_a_reward_that_is_no_number_costs_its_episode(value):
+    async def pay(episode):
+        return Step(done=True, rewards={"bleu": value})
 
-    with pytest.raises(RewardError, match=r"^reward 'bleu' is nan"):
-        play(Watched("a"), Scripted(pay_nan))
+    episode = play(Watched("a"), Scripted(pay))
+    assert episode.stop is StopReason.ENV_FAILED
+    assert re.fullmatch(r"task 't': step: .*(bleu|NoneType).* \(.*test_episode\.py:\d+ in pay\)", episode.failure)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "step returned None, not a Step; return Step"),
+        ({"done": True}, "step returned a dict, not a Step"),
+        (Step(done=True, metrics={"success": "yes"}), "metric 'success' is 'yes'; give a finite number"),
+        (Step(done=True, metrics={"success": float("nan")}), "metric 'success' is nan"),
+        (Step(done=True, metrics={"success": None}), "metric 'success' is None"),
+        (Step(messages=("hello",)), "step gave a str among its messages; write Message"),
+        (Step(messages=(Message(role="user", content=None),)), "step gave a message whose content is None; write text"),
+        (Step(messages=(Message(role="user", content="\ud83d"),)), "which no tokenizer can read"),
+        (Step(rewrites=("hello",)), "step (rewrites) gave a str"),
+    ],
+)
+def test_what_is_no_step_costs_its_episode(returned, words):
+    async def answer(episode):
+        return returned
+
+    episode = play(Watched("a"), Scripted(answer))
+    assert episode.stop is StopReason.ENV_FAILED
+    assert episode.failure.startswith("task 't': step: EnvError: ")
+    assert words in episode.failure
+
+
+@pytest.mark.parametrize(
+    ("opening", "words"),
+    [
+        (None, "reset returned None, not messages; return [Message(role='user', content=...)]"),
+        ("hello", "reset returned a str, not messages"),
+        (Message(role="user", content="hello"), "reset returned a Message, not messages"),
+        ([], "reset returned no messages"),
+        (["hello"], "reset gave a str among its messages"),
+    ],
+)
+def test_an_opening_that_is_no_messages_costs_its_episode(opening, words):
+    class Odd(Scripted):
+        async def reset(self, task, episode_seed):
+            await super().reset(task, episode_seed)
+            return opening
+
+    episode = play(Watched("a"), Odd(Step(done=True)))
+    assert (episode.stop, episode.turns) == (StopReason.ENV_FAILED, ())
+    assert words in episode.failure
+
+
+class _OddError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), _OddError("odd"), asyncio.CancelledError()])
+@pytest.mark.parametrize("place", ["reset", "step", "state_key", "close"])
+def test_no_exit_of_the_environments_code_is_ours(error, place):
+    class Exits(Scripted):
+        async def reset(self, task, episode_seed):
+            opening = await super().reset(task, episode_seed)
+            return opening if place != "reset" else self.leave()
+
+        async def step(self, message):
+            return Step(done=True) if place != "step" else self.leave()
+
+        def state_key(self):
+            return "key" if place != "state_key" else self.leave()
+
+        async def close(self):
+            if place == "close":
+                self.leave()
+
+        def leave(self):
+            raise error
+
+    episode = play(Watched("a"), Exits())
+    assert episode.stop is (StopReason.DONE if place == "close" else StopReason.ENV_FAILED)
+    assert episode.failure.startswith(f"task 't': {place}: {type(error).__name__}")
+    assert re.search(r"test_episode\.py:\d+ in leave", episode.failure)
+
+
+def test_an_interrupt_by_the_user_passes():
+    async def interrupt(episode):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(Watched("a"), Scripted(interrupt))
 
 
 def test_a_renderer_that_breaks_is_our_bug_and_not_the_environments():

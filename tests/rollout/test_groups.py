@@ -9,7 +9,7 @@ import pytest
 from byte_render import ByteRender, Scripted, Watched, policy, says
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
-from turnwise.errors import EnvError, RewardError
+from turnwise.errors import EnvError, ModelError
 from turnwise.rollout import Limits, Shuffled, run_episode, run_groups, summarise
 from turnwise.rollout.summary import reward_std
 from turnwise.seeds import derive_seed
@@ -151,23 +151,42 @@ def test_a_few_failures_are_counted_and_end_nothing(caplog):
         [StopReason.ENV_FAILED] * 2,
         [StopReason.DONE] * 2,
     ]
-    assert caplog.messages == ["2 of 6 episodes failed, the first in step: ConnectionError: no simulator"]
+    [words] = caplog.messages
+    assert words.startswith("2 of 6 episodes failed, 2 times alike: task 'b': step: ConnectionError: no simulator (")
 
 
 def test_when_every_episode_fails_the_run_ends_in_one_line():
-    with pytest.raises(EnvError, match=r"^every episode failed, the first in step: KeyError: 'gold'; [^\n]*$"):
+    words = r"^every episode failed, 6 times alike: task 'a': step: KeyError: 'gold' \([^\n]*$"
+    with pytest.raises(EnvError, match=words):
         run(Scripted(KeyError("gold")))
 
 
-@pytest.mark.parametrize("who", ["one", "all"])
-def test_a_mistake_ends_the_run_with_that_one_error_and_cleans_up(who):
+def test_too_many_failures_end_the_run_with_the_commonest_of_them():
     async def answer(episode):
-        if who == "all" or episode.task.id == "b":
-            return Step(done=True, rewards={"bleu": float("nan")})
+        if episode.task.id == "c":
+            return Step(done=True)
+        if episode.episode_seed == derive_seed(5, "luck", 0, 0):
+            raise OSError("once")
+        raise KeyError(f"gold of {episode.task.id}")
+
+    words = r"^4 of 6 episodes failed, 3 times alike: task 'a': step: KeyError: 'gold of a' \(.*test_groups\.py:\d+ in "
+    with pytest.raises(EnvError, match=words + r"answer\); mend it, or raise rollout\.max_failures above 0\.5$"):
+        run(Scripted(answer), max_failures=0.5)
+    assert len(run(Scripted(answer), max_failures=0.7)) == 3
+
+
+def test_a_mistake_of_the_engines_ends_the_run_with_that_one_error_and_cleans_up():
+    class Full(Watched):
+        async def generate(self, session, prompt_ids, sampling):
+            if "/1/" in session:
+                raise ModelError("no room")
+            return await super().generate(session, prompt_ids, sampling)
+
+    async def answer(episode):
         await asyncio.sleep(60)
 
-    env, engine = Scripted(answer), Watched("x")
-    with pytest.raises(RewardError, match=r"^reward 'bleu' is nan"):
+    env, engine = Scripted(answer), Full("x")
+    with pytest.raises(ModelError, match=r"^no room$"):
         run(env, engine=engine)
     assert sorted(env.closed) == ["a", "a", "b", "b", "c", "c"]
     assert len(engine.ended) == 6

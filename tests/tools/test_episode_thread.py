@@ -47,7 +47,10 @@ def test_a_hang_is_named_and_costs_the_thread_and_later_calls_do_not_wait():
 
     async def main():
         thread = EpisodeThread()
-        with pytest.raises(LostThreadError, match=r"^tool 'hang' gave no answer within 0\.05 seconds$"):
+        with pytest.raises(
+            LostThreadError,
+            match=r"^tool 'hang' gave no answer within 0\.05 seconds \(.*test_episode_thread.py:[0-9]+ in <lambda>\)$",
+        ):
             await thread.run(lambda: release.wait(20), what="tool 'hang'", seconds=0.05)
         assert abandoned_threads() == before + 1
         start = time.monotonic()

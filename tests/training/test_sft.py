@@ -128,7 +128,8 @@ def test_when_every_demonstration_fails_the_run_ends_in_one_line():
         def begin(self, task, episode_seed):
             raise OSError("no disk")
 
-    with pytest.raises(EnvError, match=r"^every demonstration failed, the first in reset: OSError: no disk; [^\n]*$"):
+    words = r"^every demonstration failed, 3 times alike: task 'task-0': reset: OSError: no disk \([^\n]*$"
+    with pytest.raises(EnvError, match=words):
         demonstrate(Broken())
 
 

@@ -10,14 +10,11 @@ from typing import Protocol, TypeAlias
 
 from turnwise.engines.base import Completion
 from turnwise.envs.base import Env
+from turnwise.envs.boundary import EpisodeFailure as EpisodeFailure
 from turnwise.types import Message, Step, StopReason, ToolSpec
 
 GiveBack: TypeAlias = Callable[[float], None]
 """Takes seconds off the episode's clock that were lost through no fault of the agent."""
-
-
-class EpisodeFailure(Exception):
-    """The episode cannot go on because infrastructure broke; its text becomes `Trajectory.failure`."""
 
 
 class AgentStopped(Exception):

@@ -1,5 +1,6 @@
 """The environment's own expert as an agent: by messages, or token by token as the policy would have sampled them."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,22 @@ from turnwise.agents.base import MessageSession, Move
 from turnwise.agents.policy import PolicyAgent, PolicySession
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
+from turnwise.envs.boundary import Boundary
+from turnwise.envs.contract import check_expert
 from turnwise.render.base import Render
+from turnwise.types import Message
+
+_SECONDS = 300.0
+"""Until an expert that gives no answer has failed."""
+
+
+async def ask_expert(env: Env) -> Message:
+    """The expert's message in the present state; what it raises is a failure of the episode."""
+    if not env.has_expert:
+        return env.expert()  # its error says what to do
+    with Boundary()("expert"):
+        async with asyncio.timeout(_SECONDS):
+            return check_expert(await env.run_sync(env.expert))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +43,7 @@ class ExpertSession(MessageSession):
         self._env = env
 
     async def act(self, *, max_tokens: int, seed: int) -> Move:
-        return Move(message=await self._env.run_sync(self._env.expert))
+        return Move(message=await ask_expert(self._env))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +58,7 @@ class DemonstratingExpert:
         render = self.render
 
         async def reply(session: str, prompt_ids: Sequence[int]) -> str:
-            return render.write(await env.run_sync(env.expert))
+            return render.write(await ask_expert(env))
 
         engine = ScriptedEngine(reply, render.encode_action, context_limit=self.context_limit)
         return PolicyAgent(engine=engine, render=render).open(env, session=session, context_tokens=context_tokens)

@@ -87,6 +87,11 @@ class Env(ABC):
         return None
 
     @property
+    def has_deadline(self) -> bool:
+        """Whether it bounds its calls itself: a wait for a program may be long, and `rollout.env_seconds` not for it."""
+        return False
+
+    @property
     def has_expert(self) -> bool:
         """Whether `expert` can be asked."""
         return type(self).expert is not Env.expert

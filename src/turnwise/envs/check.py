@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from turnwise.envs.base import Env, close_env
+from turnwise.envs.boundary import explain
 from turnwise.envs.probes import final_message, hostile_messages, sample_call
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
@@ -70,7 +71,7 @@ def _first_tasks(env: Env, episodes: int, findings: list[str]) -> list[Task]:
             if not listed:
                 findings.append(f"tasks('{split}') is empty")
         except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
-            findings.append(f"tasks('{split}') raised {_words(error)}")
+            findings.append(f"tasks('{split}') raised {explain(error)}")
     return chosen
 
 
@@ -253,14 +254,14 @@ async def _guard(what: str, act: Callable[[], Awaitable[T]]) -> T:
     except TimeoutError as error:
         raise _BrokenError(f"{what} took longer than {_SECONDS:g} seconds") from error
     except Exception as error:
-        raise _BrokenError(f"{what} raised {_words(error)}") from error
+        raise _BrokenError(f"{what} raised {explain(error)}") from error
 
 
 def _try(what: str, act: Callable[[], T]) -> T:
     try:
         return act()
     except Exception as error:
-        raise _BrokenError(f"{what} raised {_words(error)}") from error
+        raise _BrokenError(f"{what} raised {explain(error)}") from error
 
 
 def _episode_seed(task: Task) -> int:

@@ -69,6 +69,10 @@ class SessionEnv(Env):
         self._shown: set[str] = set()
         """Counts that were ever more than 0, of all episodes: from then on each episode reports them."""
 
+    @property
+    def has_deadline(self) -> bool:
+        return True
+
     @abstractmethod
     async def begin(self, task: Task, episode_seed: int) -> Session:
         """Opens the session of an episode and starts what will send requests to it."""

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from turnwise.agents.decoding import Decoding
     from turnwise.rollout.collector import RolloutBatch, RolloutCollector
     from turnwise.rollout.episode import run_episode
-    from turnwise.rollout.groups import report_failures, run_groups
+    from turnwise.rollout.failures import report_failures
+    from turnwise.rollout.groups import run_groups
     from turnwise.rollout.limits import Limits, RolloutSettings
     from turnwise.rollout.summary import reward_std, summarise
     from turnwise.rollout.task_sampler import Shuffled, TaskSampler
@@ -32,7 +33,8 @@ __getattr__ = lazy_names(
     {
         "collector": ["RolloutBatch", "RolloutCollector"],
         "episode": ["run_episode"],
-        "groups": ["report_failures", "run_groups"],
+        "failures": ["report_failures"],
+        "groups": ["run_groups"],
         "limits": ["Decoding", "Limits", "RolloutSettings"],
         "summary": ["reward_std", "summarise"],
         "task_sampler": ["Shuffled", "TaskSampler"],

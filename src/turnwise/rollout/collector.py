@@ -101,6 +101,7 @@ class RolloutCollector:
             seed=seed,
             limits=self._settings,
             concurrency=self._settings.concurrency,
+            max_failures=self._settings.max_failures,
             ledger=self._ledger,
             progress=progress,
         )

@@ -6,11 +6,14 @@ trajectory with the reason. Who acts is a value (`Agent`): the loop asks it for 
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from turnwise.agents.base import Agent, AgentStopped, Move, Session
 from turnwise.envs.base import Env
-from turnwise.rollout.boundary import boundary, run_with_limits
+from turnwise.envs.boundary import Boundary
+from turnwise.envs.contract import check_opening, check_step
+from turnwise.rollout.boundary import EpisodeEnd, leaving_behind, run_with_limits
 from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
 from turnwise.types import Message, Step, StopReason, Task, Trajectory, Turn
@@ -20,24 +23,40 @@ async def run_episode(
     agent: Agent, env: Env, task: Task, *, episode_seed: int, limits: Limits | None = None, session: str = "episode"
 ) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it; `session` names the conversation to an engine."""
-    limits = limits or Limits()
+    return await leaving_behind(
+        lambda leave: play_episode(
+            agent, env, task, episode_seed=episode_seed, limits=limits or Limits(), session=session, leave=leave
+        )
+    )
+
+
+async def play_episode(
+    agent: Agent,
+    env: Env,
+    task: Task,
+    *,
+    episode_seed: int,
+    limits: Limits,
+    session: str,
+    leave: Callable[[Trajectory], None],
+) -> Trajectory:
+    """The same in the present task; `leave` gets the trajectory where environment code holds the task for ever."""
     live = agent.open(env, session=session, context_tokens=limits.context_tokens)
     episode = _Conversation(session=live, env=env, task=task, episode_seed=episode_seed, limits=limits)
+    ending: list[asyncio.Task[None]] = []
+
+    def leave_session(end: EpisodeEnd) -> None:
+        ending.append(asyncio.ensure_future(live.end()))
+        leave(episode.finish(end))
+
     try:
-        end = await run_with_limits(env, episode.run, seconds=limits.seconds)
+        end = await run_with_limits(
+            env, task, episode.run, boundary=episode.boundary, limits=limits, leave=leave_session
+        )
     finally:
-        await live.end()
-    return Trajectory(
-        task=task,
-        turns=tuple(episode.turns),
-        stop=end.stop,
-        episode_seed=episode_seed,
-        metrics=episode.metrics,
-        seconds=end.seconds,
-        failure=end.failure,
-        tail_ids=episode.tail_ids if end.stop.truncated else (),
-        messages=() if live.has_tokens else tuple(episode.messages),
-    )
+        if not ending:
+            await live.end()
+    return episode.finish(end)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,14 +73,16 @@ class _Conversation:
     tail_ids: tuple[int, ...] = ()
     """What the agent reads next, in the row it is in: known between a step and the next move, and empty otherwise."""
     messages: list[Message] = field(default_factory=list)
+    boundary: Boundary = field(default_factory=Boundary)
 
     async def run(self, clock: asyncio.Timeout) -> StopReason:
         """Records turns until the environment, the agent or a limit ends the episode, and returns which."""
         env, session, limits = self.env, self.session, self.limits
-        with boundary("reset"):
-            messages = await env.reset(self.task, self.episode_seed)
+        with self.boundary("reset"):
+            messages = check_opening(await env.reset(self.task, self.episode_seed))
+            tools = env.tools
         self.messages += messages
-        session.begin(messages, env.tools, lambda seconds: _give_back(clock, seconds))
+        session.begin(messages, tools, lambda seconds: _give_back(clock, seconds))
         budget = limits.episode_tokens
         for number in range(limits.max_turns):
             if _is_full(session) and (full := await self._make_room()) is not None:
@@ -70,7 +91,7 @@ class _Conversation:
             if budget is not None and budget < 1:
                 return StopReason.TOKEN_BUDGET
             max_tokens = min(filter(None, (limits.turn_tokens, room, budget)))
-            with boundary("state_key"):
+            with self.boundary("state_key"):
                 state_key = await env.run_sync(env.state_key)
             try:
                 move = await session.act(max_tokens=max_tokens, seed=derive_seed(self.episode_seed, "turn", number))
@@ -85,13 +106,27 @@ class _Conversation:
                 budget -= len(turn.action_ids)
         return StopReason.MAX_TURNS
 
+    def finish(self, end: EpisodeEnd) -> Trajectory:
+        """What was recorded, and who ended it."""
+        return Trajectory(
+            task=self.task,
+            turns=tuple(self.turns),
+            stop=end.stop,
+            episode_seed=self.episode_seed,
+            metrics=self.metrics,
+            seconds=end.seconds,
+            failure=end.failure,
+            tail_ids=self.tail_ids if end.stop.truncated else (),
+            messages=() if self.session.has_tokens else tuple(self.messages),
+        )
+
     async def _take(self, turn: Turn, message: Message) -> Step:
         """Records a turn, and the environment's answer to it."""
         self.turns.append(turn)
         self.tail_ids = ()
         self.messages.append(message)
-        with boundary("step"):
-            step = await self.env.receive(turn)
+        with self.boundary("step"):
+            step = check_step(await self.env.receive(turn))
         self._record(step)
         return step
 
@@ -106,8 +141,9 @@ class _Conversation:
 
     async def _make_room(self) -> StopReason | None:
         """Lets the environment rewrite a conversation that is full; why the episode ends, or None if it goes on."""
-        with boundary("overflow"):
-            step = await self.env.overflow()
+        with self.boundary("overflow"):
+            returned = await self.env.overflow()
+            step = None if returned is None else check_step(returned)
         if step is None:
             return StopReason.CONTEXT_FULL
         self._record(step)

@@ -5,19 +5,19 @@ alone; groups and members are in the order of the tasks, in whatever order they 
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 
 from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
-from turnwise.errors import EnvError, TurnwiseError
+from turnwise.errors import TurnwiseError
 from turnwise.ledger import Ledger
-from turnwise.rollout.episode import run_episode
+from turnwise.rollout.boundary import leaving_behind
+from turnwise.rollout.episode import play_episode
+from turnwise.rollout.failures import report_failures
 from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
-from turnwise.types import Group, StopReason, Task, Trajectory
-
-log = logging.getLogger(__name__)
+from turnwise.types import Group, Task, Trajectory
 
 
 async def run_groups(
@@ -29,28 +29,30 @@ async def run_groups(
     seed: int,
     limits: Limits | None = None,
     concurrency: int = 1024,
+    max_failures: float = 1.0,
     ledger: Ledger | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Group]:
     """Plays every task `group_size` times: `await run_groups(agent, env, tasks, group_size=8, seed=0)`.
 
-    As many episodes are under way at once as `concurrency` and the agent's own allow.
+    As many episodes are under way at once as `concurrency` and the agent's own allow. It is an EnvError when all of
+    them fail, or more than the share `max_failures`.
     """
     places = asyncio.Semaphore(min(concurrency, agent.concurrency or concurrency))
     total, finished = len(tasks) * group_size, 0
 
     async def play(index: int, member: int) -> Trajectory:
         nonlocal finished
-        episode_seed = derive_seed(seed, "luck", index, member)
-        async with places:
-            trajectory = await run_episode(
-                agent,
-                env.spawn(),
-                tasks[index],
-                episode_seed=episode_seed,
-                limits=limits,
-                session=f"{seed}/{index}/{member}",
-            )
+        start = partial(
+            play_episode,
+            agent,
+            env.spawn(),
+            tasks[index],
+            episode_seed=derive_seed(seed, "luck", index, member),
+            limits=limits or Limits(),
+            session=f"{seed}/{index}/{member}",
+        )
+        trajectory = await leaving_behind(lambda leave: _in_place(places, start, leave))
         finished += 1
         progress(finished, total)
         return trajectory
@@ -72,20 +74,33 @@ async def run_groups(
         Group(task=task, trajectories=tuple(member.result() for member in members))
         for task, members in zip(tasks, plays, strict=True)
     ]
-    report_failures([trajectory for group in groups for trajectory in group.trajectories], "episode")
+    report_failures([trajectory for group in groups for trajectory in group.trajectories], most=max_failures)
     return groups
+
+
+async def _in_place(
+    places: asyncio.Semaphore,
+    start: Callable[..., Coroutine[object, object, Trajectory]],
+    leave: Callable[[Trajectory], None],
+) -> Trajectory:
+    """Plays when there is a place, which is free again afterwards, and also when the episode is left behind."""
+    left = False
+
+    def leave_place(trajectory: Trajectory) -> None:
+        nonlocal left
+        left = True
+        places.release()
+        leave(trajectory)
+
+    await places.acquire()
+    try:
+        return await start(leave=leave_place)
+    finally:
+        if not left:
+            places.release()
 
 
 def _first(errors: BaseExceptionGroup[TurnwiseError]) -> TurnwiseError:
     """A mistake usually shows in every episode at once; one line of it is enough."""
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def report_failures(trajectories: Sequence[Trajectory], what: str) -> None:
-    """Warns of failed episodes, and raises where all of them failed; `what` they are called: `episode`."""
-    failed = [trajectory for trajectory in trajectories if trajectory.stop is StopReason.ENV_FAILED]
-    if failed and len(failed) == len(trajectories):
-        raise EnvError(f"every {what} failed, the first in {failed[0].failure}; try `turnwise check`")
-    if failed:
-        log.warning("%d of %d %ss failed, the first in %s", len(failed), len(trajectories), what, failed[0].failure)

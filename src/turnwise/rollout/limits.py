@@ -1,6 +1,6 @@
 """How many episodes are sampled, how, and where they end: the only place that decides limits.
 
-There are five limits, each with its own `StopReason` or `Finish`, and no two of them overlap. An agent without tokens
+There are six limits, each with its own `StopReason` or `Finish`, and no two of them overlap. An agent without tokens
 (a model behind an API) can only be held to turns, to the tokens of a turn and to seconds.
 """
 
@@ -26,6 +26,9 @@ class Limits(Settings):
     """Tokens a conversation may hold; an episode cut here stops with CONTEXT_FULL. None: what the model has."""
     seconds: float | None = Field(default=None, gt=0)
     """Seconds per episode; an episode cut here stops with TIMEOUT. None: no limit."""
+    env_seconds: float | None = Field(default=300.0, gt=0)
+    """Seconds per call of environment code (reset; step, with its tools and rewards; close); a call cut here fails its
+    episode. None: no limit."""
 
 
 class RolloutSettings(Limits, Decoding):
@@ -43,6 +46,8 @@ class RolloutSettings(Limits, Decoding):
     updates_per_rollout: int = Field(default=1, ge=1)
     """Updates per set of sampling weights (Online-k): as many samples and updates as with 1, but staler samples; ratios
     to the logprobs of the weights that sampled correct for it."""
+    max_failures: float = Field(default=0.5, ge=0, le=1)
+    """The share of a step's episodes that may fail; a step with more ends the run, naming the commonest failure."""
     concurrency: int = Field(default=1024, ge=1)
     """Episodes under way at once; the engine's slots bound those that sample at once."""
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
+from turnwise.tools.code_lines import line_of_thread
 from turnwise.tools.running import TimedOutError, abandon, abandoned, contained, wait_within
 
 T = TypeVar("T")
@@ -140,7 +141,8 @@ class EpisodeThread:
         try:
             await wait_within(call.outcome, seconds)
         except TimedOutError:
-            self._hangs_in = f"{what} gave no answer within {seconds:g} seconds"
+            line = line_of_thread(thread)
+            self._hangs_in = f"{what} gave no answer within {seconds:g} seconds{f' ({line})' if line else ''}"
             abandon(thread, what)
             raise LostThreadError(self._hangs_in) from None
         except asyncio.CancelledError:

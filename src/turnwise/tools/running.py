@@ -17,6 +17,8 @@ from turnwise.tools.repeats import warn_collapsed
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
+GRACE = 2.0
+"""Seconds that cancelled code has to clean up."""
 abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that nothing waits for any more."""
 
@@ -93,20 +95,33 @@ async def wait_within(future: asyncio.Future[T], seconds: float | None) -> T:
     try:
         done, _ = await asyncio.wait({future}, timeout=seconds)
     except asyncio.CancelledError:
-        _give_up(future)
+        await cancel_and_leave(future)
         raise
     if not done:
-        _give_up(future)
+        future.cancel()
+        _leave(future)
         raise TimedOutError
     if future.cancelled():
         raise RuntimeError("it cancelled itself")
     return future.result()
 
 
-def _give_up(future: asyncio.Future[T]) -> None:
+async def cancel_and_leave(future: asyncio.Future[T]) -> None:
+    """Cancels it and gives it a moment to clean up; what does not heed the cancellation is left behind."""
     future.cancel()
+    try:
+        await asyncio.wait({future}, timeout=GRACE)
+    finally:
+        _leave(future)
+
+
+def _leave(future: asyncio.Future[T]) -> None:
     # Reading the exception keeps asyncio from logging one that is no longer awaited.
     future.add_done_callback(lambda settled: None if settled.cancelled() else settled.exception())
+    if isinstance(future, asyncio.Task) and not future.done():
+        # An event loop waits, as it closes, for every task that it knows; one that ignores cancellation would hold it.
+        asyncio.tasks._unregister_task(future)  # asyncio's API for other event loops
+        future._log_destroy_pending = False  # type: ignore[attr-defined]  # it is no surprise that it is pending
 
 
 def contained(error: BaseException) -> Exception:

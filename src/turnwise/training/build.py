@@ -20,9 +20,11 @@ from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
 from turnwise.models.loading import LoadedModel, load_model, require_context
 from turnwise.render import Render, format_message, make_render
-from turnwise.rollout import Limits, run_episode
-from turnwise.types import Message, StopReason, Task
+from turnwise.rollout import Limits, report_failures, run_episode
+from turnwise.types import Message, Task
 
+_SMOKE_TASKS = 3
+"""Tasks that are tried before an environment counts as broken: a single bad one is a failure like any other."""
 _TEXT_SAMPLES = 400
 """Episodes whose text the built-in model's tokenizer is trained on."""
 _TEXT_TURNS = 32
@@ -56,7 +58,7 @@ def assemble(
     train_tasks = env.tasks("train") if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     test_tasks = held_out_tasks(env, config, tasks)
-    opening = asyncio.run(smoke_test_env(env, train_tasks[0]))
+    opening = asyncio.run(smoke_test_env(env, train_tasks[:_SMOKE_TASKS]))
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
     autocast = torch.bfloat16 if config.model.autocast else None
@@ -98,25 +100,27 @@ def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
         yield f"{spec.name}({arguments}): {spec.description}"
     agent: Agent = ExpertAgent() if env.has_expert else ScriptedAgent()
     limits = Limits(max_turns=_TEXT_TURNS)
+    played = []
     for place, task in enumerate(tasks[:_TEXT_SAMPLES]):
         episode = asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=place, limits=limits))
-        if episode.stop is StopReason.ENV_FAILED:
-            raise EnvError(f"task '{task.id}' failed in {episode.failure}; try `turnwise check`")
+        played.append(episode)
         yield from (format_message(m) if m.role == "assistant" else m.content for m in episode.messages)
+    report_failures(played, "sampled episode")
 
 
-async def smoke_test_env(env: Env, task: Task) -> tuple[Message, ...]:
-    """One move of one episode, before the model is loaded, finds an environment or reward that is broken.
+async def smoke_test_env(env: Env, tasks: Sequence[Task]) -> tuple[Message, ...]:
+    """One move of an episode, before the model is loaded, finds an environment or reward that is broken.
 
     Returns what the agent read before it.
     """
     hello = ScriptedAgent(replies=["Hello."])
-    episode = await run_episode(hello, env.spawn(), task, episode_seed=0, limits=Limits(max_turns=1))
-    if episode.failure:
-        raise EnvError(
-            f"{type(env).__name__} failed in a smoke test, in {episode.failure}; `turnwise check` tells more"
-        )
-    return tuple(itertools.takewhile(lambda message: message.role != "assistant", episode.messages))
+    failures = []
+    for task in tasks:
+        episode = await run_episode(hello, env.spawn(), task, episode_seed=0, limits=Limits(max_turns=1))
+        if not episode.failure:
+            return tuple(itertools.takewhile(lambda message: message.role != "assistant", episode.messages))
+        failures.append(episode.failure)
+    raise EnvError(f"{type(env).__name__} failed its smoke test, {failures[0]}; `turnwise check` tells more")
 
 
 def _require_tasks(tasks: Sequence[Task], split: str) -> None:

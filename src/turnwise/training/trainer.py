@@ -48,8 +48,9 @@ from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
 
-MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS)
-"""What a resumed run may change without becoming another run: its length, and what fits its device."""
+_FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures")
+MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS, *_FAILURE_LIMITS)
+"""What a resumed run may change without becoming another run: its length, what fits its device, when it gives up."""
 
 
 def run_training(
