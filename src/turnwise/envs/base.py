@@ -88,7 +88,7 @@ class Env(ABC):
 
     @property
     def has_deadline(self) -> bool:
-        """Whether it bounds its calls itself: a wait for a program may be long, and `rollout.env_seconds` not for it."""
+        """Whether it bounds its calls itself, however long they take: `rollout.env_seconds` is not for it then."""
         return False
 
     @property
