@@ -10,8 +10,6 @@ from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import TypeAlias, TypeVar
 
-from turnwise.errors import TurnwiseError
-
 T = TypeVar("T")
 Line: TypeAlias = tuple[FrameType, int]
 
@@ -29,7 +27,8 @@ def line_of_error(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         lines = list(_lines(cause.__traceback__))
-        found = _own_line(lines) or found or ("" if isinstance(cause, TurnwiseError) else _show(lines[-1:]))
+        ours = type(cause).__module__.startswith("turnwise.")
+        found = _own_line(lines) or found or ("" if ours else _show(lines[-1:]))
         cause = cause.__cause__
     return found
 
