@@ -93,9 +93,9 @@ class _Checkpoint:
 class Controller:
     """Decides for one run: `decision = controller.decide(step, health)` after every step."""
 
-    def __init__(self, settings: StabilitySettings, own: AlgorithmSettings) -> None:
+    def __init__(self, settings: StabilitySettings, own: AlgorithmSettings, *, cold_start: bool = True) -> None:
         self._settings = settings
-        self._monitor = Monitor(settings.monitor)
+        self._monitor = Monitor(settings.monitor, cold_start=cold_start)
         self._own = own
         self._starpo_s = settings.starpo_s.apply_to(own) if settings.mode in ("auto", "always") else own
         self._enabled = settings.mode == "always"
@@ -132,7 +132,8 @@ class Controller:
         """
         if self._settings.mode == "off":
             return self.current
-        findings = self._monitor.observe(step, health) if health is not None else []
+        compares_groups = self.current.settings.credit.compares_groups
+        findings = [] if health is None else self._monitor.observe(step, health, compares_groups=compares_groups)
         self._judge_checkpoints(step)
         metrics = self._metrics() | (health.metrics() if health is not None else {})
         self._trained_from = step

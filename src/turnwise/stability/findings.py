@@ -16,6 +16,7 @@ Kind: TypeAlias = Literal[
     "early_stopping",
     "length_drift",
     "on_policy_clipping",
+    "no_signal",
     "echo_trap",
 ]
 Severity: TypeAlias = Literal["sign", "alarm"]
@@ -35,6 +36,7 @@ SENTENCES: Mapping[Kind, str] = {
     "early_stopping": "a growing share of episodes ends unsolved after a single turn",
     "length_drift": "turns have become much longer or shorter",
     "on_policy_clipping": "tokens are clipped before any update: sampler and learner disagree about the same weights",
+    "no_signal": "nothing is being learnt: rewards do not differ, so there is no gradient",
     "echo_trap": "Echo Trap: rewards within groups no longer vary and other signs of collapse agree",
 }
 
@@ -47,10 +49,14 @@ class Finding:
     step: int
     severity: Severity
     evidence: Evidence
+    causes: tuple[str, ...] = ()
+    """What may be behind it, looked up in the run's data, in words."""
 
     @property
     def sentence(self) -> str:
         """`turns have become much longer or shorter (response_length 90, was 30)`."""
+        if self.causes:
+            return f"{SENTENCES[self.kind]}; likely causes: {'; '.join(self.causes)}"
         numbers = ", ".join(f"{name} {value:.3g}, was {before:.3g}" for name, (value, before) in self.evidence.items())
         return f"{SENTENCES[self.kind]} ({numbers})"
 

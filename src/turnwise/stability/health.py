@@ -9,12 +9,13 @@ Sources: RAGEN (arXiv 2504.20073) for the Echo Trap's signs, RAGEN-2 (arXiv 2604
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 from turnwise.rollout.summary import reward_std
+from turnwise.stability.signal import RewardSignal, measure_signal
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _NGRAM = 4
@@ -64,11 +65,14 @@ class HealthMetrics:
     retrieval: float | None = None
     on_policy_clip: float | None = None
     """Share of tokens that the loss clipped before any update had moved the policy; None if the samples were older."""
+    signal: RewardSignal | None = None
+    """Whether rewards differ, and which are paid."""
 
     def metrics(self) -> dict[str, float]:
         """By `health/name`; what was not measured is left out, and so is what has a name among the policy's metrics."""
-        named = {name: value for name, value in asdict(self).items() if name != "on_policy_clip"}
-        return {f"health/{name}": value for name, value in named.items() if value is not None}
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        left_out = ("on_policy_clip", "signal")
+        return {f"health/{name}": value for name, value in named.items() if value is not None and name not in left_out}
 
 
 def measure_health(
@@ -99,6 +103,7 @@ def measure_health(
         information=None if information is None else information.nats,
         retrieval=None if information is None else information.retrieval,
         on_policy_clip=on_policy_clip,
+        signal=measure_signal(groups),
     )
 
 

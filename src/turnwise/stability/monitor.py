@@ -18,6 +18,7 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.findings import Finding, Kind
 from turnwise.stability.health import HealthMetrics
+from turnwise.stability.signal import RewardSignal
 from turnwise.stability.tracked import Better, TrackedMetric
 
 Evidence: TypeAlias = dict[str, tuple[float, float]]
@@ -104,16 +105,22 @@ class MonitorSettings(Settings):
 class Monitor:
     """Takes each step's health metrics and returns new findings."""
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings, *, cold_start: bool = True) -> None:
         self.settings = settings
+        self._cold_start = cold_start
         self._tracked = {
             name: TrackedMetric(better, calibration_steps=settings.calibration_steps, window=settings.window)
             for name, better in _BETTER.items()
         }
         self._streaks: dict[Kind, int] = {}
+        self._paid: dict[str, bool] = {}
+        """By reward channel: whether it was ever paid in this run."""
 
-    def observe(self, step: int, health: HealthMetrics) -> list[Finding]:
-        """Findings that begin at this step: a sign or the alarm that has now held for `patience` steps."""
+    def observe(self, step: int, health: HealthMetrics, *, compares_groups: bool = True) -> list[Finding]:
+        """Findings that begin at this step: a sign or the alarm that has now held for `patience` steps.
+
+        `compares_groups`: whether the estimator in force learns from differences within groups alone.
+        """
         progress = health.reward if health.success is None else health.success
         for name, metric in self._tracked.items():
             metric.add(progress if name == "progress" else getattr(health, name))
@@ -122,13 +129,28 @@ class Monitor:
         trap = {} if self._moved("progress") > 0 else _conjunction(signs) or self._sinking_together(success)
         if trap:
             signs["echo_trap"] = trap
+        signal = health.signal
+        if signal is not None:
+            self._paid |= {name: paid or self._paid.get(name, False) for name, paid in signal.paid.items()}
+            if not signal.teaches(compares_groups=compares_groups):
+                signs["no_signal"] = {"zero_variance": (health.zero_variance, 0.0)}
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
         self._follow({name for evidence in signs.values() for name in evidence})
         return [
-            Finding(kind=kind, step=step, severity="alarm" if kind == "echo_trap" else "sign", evidence=signs[kind])
+            Finding(
+                kind=kind,
+                step=step,
+                severity="alarm" if kind == "echo_trap" else "sign",
+                evidence=signs[kind],
+                causes=self._causes(signal) if kind == "no_signal" and signal is not None else (),
+            )
             for kind, held in self._streaks.items()
             if held == self.settings.patience
         ]
+
+    def _causes(self, signal: RewardSignal) -> tuple[str, ...]:
+        never_paid = [name for name, paid in self._paid.items() if not paid]
+        return signal.causes(never_paid=never_paid, cold_start=self._cold_start)
 
     @property
     def alarmed(self) -> bool:
@@ -155,7 +177,7 @@ class Monitor:
 
     def state_dict(self) -> dict[str, object]:
         tracked = {name: metric.state_dict() for name, metric in self._tracked.items()}
-        return {"tracked": tracked, "streaks": dict(self._streaks)}
+        return {"tracked": tracked, "streaks": dict(self._streaks), "paid": dict(self._paid)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         tracked, streaks = state["tracked"], state["streaks"]
@@ -165,6 +187,9 @@ class Monitor:
             if name in tracked:  # a checkpoint may be older than a metric
                 metric.load_state_dict(tracked[name])
         self._streaks = dict(streaks)
+        paid = state.get("paid", {})  # a checkpoint may be older than this
+        assert isinstance(paid, Mapping)
+        self._paid = dict(paid)
 
     def _signs(self, success: float | None) -> dict[Kind, Evidence]:
         """The signs of this step, each with its evidence."""

@@ -146,7 +146,7 @@ class Trainer:
         )
         self.waiting: list[RolloutBatch] = []
         """Sampled, and not trained on yet."""
-        self.controller = Controller(config.stability, config.algorithm_settings)
+        self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
         self.decision = self.controller.current
         self.inactive_state: Mapping[str, object] = {}
         """What a learner under other algorithm settings has (a critic, a reference) and the current one has not."""
