@@ -1,6 +1,7 @@
 """Row 8: sqlite opened in `begin` works in plain tools, rewards, the expert and close: all run in one thread."""
 
 import asyncio
+import re
 import sqlite3
 import threading
 import time
@@ -161,3 +162,46 @@ def test_threads_end_with_their_episodes(episodes):
         time.sleep(0.01)
     assert threading.active_count() <= before
     assert len(env.closed) == episodes
+
+
+def test_check_prints_both_texts_where_two_plays_differ():
+    count = iter(range(10**6))
+
+    class Moody(ToolEnv):
+        @tool
+        def look(self) -> str:
+            """Looks."""
+            return f"seen {next(count)} times"
+
+        @reward
+        def paid(self, episode: Episode) -> float:
+            return 1.0
+
+    findings = asyncio.run(check_env(Moody(tasks=TASKS[:1]), episodes=1))
+    words = (
+        r"the episode differs \(first seen in turn 0\): 'seen \d+ times' the first time, 'seen \d+ times' the second"
+    )
+    assert any(re.search(words, finding) for finding in findings)
+
+
+def test_check_stops_at_a_call_that_hangs_and_names_it():
+    release = threading.Event()
+
+    class Stuck(ToolEnv):
+        @tool(timeout=0.1)
+        def look(self) -> str:
+            """Looks."""
+            release.wait(30)
+            return "late"
+
+        @reward
+        def paid(self, episode: Episode) -> float:
+            return 1.0
+
+    begun = time.monotonic()
+    findings = asyncio.run(check_env(Stuck(tasks=TASKS), episodes=3))
+    release.set()
+    assert time.monotonic() - begun < 10
+    words = r"task 't0': step on a scripted episode: tool 'look' gave no answer within 0\.1 seconds \(.*:\d+ in look\)"
+    assert re.search(words, "\n".join(findings))
+    assert findings[-1] == "nothing more was checked after a call that hangs"

@@ -6,6 +6,7 @@ promise in a sentence instead of raising.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,16 +19,25 @@ from turnwise.envs.boundary import explain
 from turnwise.envs.probes import final_message, hostile_messages, sample_call
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
+from turnwise.tools.episode_thread import LostThreadError
+from turnwise.tools.running import TimedOutError, run_in_loop
+from turnwise.tools.watchdog import calls_foreign_code, playing, watching
 from turnwise.types import Message, Step, Task
 
 T = TypeVar("T")
 
 _MAX_EXPERT_TURNS = 200
 _SECONDS = 120.0
+_SHOWN_CHARS = 200
+"""Of each of two texts that differ."""
 
 
 class _BrokenError(Exception):
     """A promise that was not kept, as a finding."""
+
+
+class _HangError(_BrokenError):
+    """A call that did not return: what it holds is in use, so nothing more is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +59,30 @@ async def check_env(env: Env, tasks: Sequence[Task] | None = None, episodes: int
     chosen = list(tasks[:episodes]) if tasks is not None else _first_tasks(env, episodes, findings)
     if not chosen:
         return [*findings, "there is no task to play"]
-    for task in chosen:
+    with watching():
+        try:
+            await _check_all(env, chosen, findings)
+        except _HangError as hang:
+            findings += [str(hang), "nothing more was checked after a call that hangs"]
+    return list(dict.fromkeys(findings))
+
+
+async def _check_all(env: Env, tasks: Sequence[Task], findings: list[str]) -> None:
+    for task in tasks:
+        playing.set(task.id)
         for check in (_check_opening, _check_hostile, _check_replay, _check_fork, _check_expert):
             try:
                 await check(env, task)
+            except _HangError as hang:
+                raise _HangError(f"task '{task.id}': {hang}") from hang
             except _BrokenError as broken:
                 findings.append(f"task '{task.id}': {broken}")
     try:
-        await _check_interleaving(env, chosen)
+        await _check_interleaving(env, tasks)
+    except _HangError:
+        raise
     except _BrokenError as broken:
         findings.append(str(broken))
-    return list(dict.fromkeys(findings))
 
 
 def _first_tasks(env: Env, episodes: int, findings: list[str]) -> list[Task]:
@@ -79,7 +102,9 @@ async def _check_opening(env: Env, task: Task) -> None:
     """The members of a group read the same opening, whatever their episode seed."""
     openings = [(await _play(env, task, [], "nothing", episode_seed)).opening for episode_seed in (0, 0, 1)]
     if openings[0] != openings[1]:
-        raise _BrokenError("reset gives different messages for the same task and episode seed")
+        raise _BrokenError(
+            f"reset gives different messages for the same task and episode seed: {_both(openings[0], openings[1])}"
+        )
     if openings[0] != openings[2]:
         raise _BrokenError("reset's messages depend on episode_seed: make the start from the task's seed alone")
 
@@ -221,7 +246,7 @@ async def _step(player: Env, message: Message, what: str) -> Step:
 
 async def _expect_refusal(player: Env, message: Message) -> None:
     try:
-        await asyncio.wait_for(player.step(message), _SECONDS)
+        await run_in_loop(_call("step after done", playing.get(), lambda: player.step(message)), _SECONDS)
     except EnvError:
         return
     except Exception as error:
@@ -240,27 +265,58 @@ async def _state_key(player: Env) -> str | None:
 
 def _compare(expected: _Record, record: _Record, finding: str) -> None:
     if expected.opening != record.opening:
-        raise _BrokenError(f"{finding} (first seen in reset)")
+        raise _BrokenError(f"{finding} (first seen in reset): {_both(expected.opening, record.opening)}")
     for turn, (step, again) in enumerate(zip(expected.steps, record.steps, strict=False)):
         if step != again:
-            raise _BrokenError(f"{finding} (first seen in turn {turn})")
+            raise _BrokenError(f"{finding} (first seen in turn {turn}): {_difference(step, again)}")
     if expected.keys != record.keys:
-        raise _BrokenError(f"{finding} (first seen in state_key)")
+        raise _BrokenError(f"{finding} (first seen in state_key): {_both(expected.keys, record.keys)}")
+
+
+def _difference(step: Step, again: Step) -> str:
+    """What differs in two answers to the same message, both of them told."""
+    for name in ("messages", "rewrites", "rewards", "done", "truncated", "metrics"):
+        one, other = getattr(step, name), getattr(again, name)
+        if one != other:
+            return _both(one, other) if name == "messages" else f"{name} {_both(one, other)}"
+    raise AssertionError("they differ in something")
+
+
+def _both(one: object, other: object) -> str:
+    """Both texts, from the first of several messages or keys that differs."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        pairs = itertools.zip_longest(one, other)
+        one, other = next(((a, b) for a, b in pairs if a != b), (one, other))
+    return f"{_text(one)} the first time, {_text(other)} the second"
+
+
+def _text(value: object) -> str:
+    shown = repr(value.content if isinstance(value, Message) else value)
+    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."
 
 
 async def _guard(what: str, act: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await asyncio.wait_for(act(), _SECONDS)
-    except TimeoutError as error:
-        raise _BrokenError(f"{what} took longer than {_SECONDS:g} seconds") from error
+        return await run_in_loop(_call(what, playing.get(), act), _SECONDS)
+    except TimedOutError as error:
+        raise _HangError(f"{what} took longer than {_SECONDS:g} seconds") from error
+    except LostThreadError as error:
+        raise _HangError(f"{what}: {error}") from error
     except Exception as error:
         raise _BrokenError(f"{what} raised {explain(error)}") from error
+
+
+async def _call(what: str, task: str, act: Callable[[], Awaitable[T]]) -> T:
+    return await act()
+
+
+calls_foreign_code(_call, lambda local: f"{local['what']} of task '{local['task']}'")
 
 
 def _try(what: str, act: Callable[[], T]) -> T:
     try:
         return act()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _BrokenError(f"{what} raised {explain(error)}") from error
 
 

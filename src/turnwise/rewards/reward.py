@@ -12,13 +12,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
-from typing import TypeAlias, overload
+from typing import TypeAlias, cast, overload
 
 from turnwise.errors import RewardError
 from turnwise.rewards.answers import exact_match, f1, final_answer
 from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
 from turnwise.tools.running import TimedOutError, run_in_loop, run_in_thread
 from turnwise.tools.tool import is_method
+from turnwise.tools.watchdog import calls_foreign_code
 from turnwise.types import Message, Task, ToolCall
 
 
@@ -130,6 +131,9 @@ class Reward:
             raise RewardError(f"reward '{self.name}' gave no answer within {self.timeout:g} seconds") from None
         except Exception as error:
             raise RewardError(f"reward '{self.name}' raised {type(error).__name__}: {error}") from error
+
+
+calls_foreign_code(Reward.score, lambda local: f"reward '{cast(Reward, local['self']).name}'")
 
 
 def finite(name: str, value: object) -> float:

@@ -6,8 +6,9 @@ trajectory with the reason. Who acts is a value (`Agent`): the loop asks it for 
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from turnwise.agents.base import Agent, AgentStopped, Move, Session
 from turnwise.envs.base import Env
@@ -16,6 +17,7 @@ from turnwise.envs.contract import check_opening, check_step
 from turnwise.rollout.boundary import EpisodeEnd, leaving_behind, run_with_limits
 from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
+from turnwise.tools.watchdog import calls_foreign_code, playing, watching
 from turnwise.types import Message, Step, StopReason, Task, Trajectory, Turn
 
 
@@ -23,11 +25,12 @@ async def run_episode(
     agent: Agent, env: Env, task: Task, *, episode_seed: int, limits: Limits | None = None, session: str = "episode"
 ) -> Trajectory:
     """Plays one episode on `env`, an instance spawned for it; `session` names the conversation to an engine."""
-    return await leaving_behind(
-        lambda leave: play_episode(
-            agent, env, task, episode_seed=episode_seed, limits=limits or Limits(), session=session, leave=leave
+    with watching():
+        return await leaving_behind(
+            lambda leave: play_episode(
+                agent, env, task, episode_seed=episode_seed, limits=limits or Limits(), session=session, leave=leave
+            )
         )
-    )
 
 
 async def play_episode(
@@ -41,6 +44,7 @@ async def play_episode(
     leave: Callable[[Trajectory], None],
 ) -> Trajectory:
     """The same in the present task; `leave` gets the trajectory where environment code holds the task for ever."""
+    playing.set(task.id)
     live = agent.open(env, session=session, context_tokens=limits.context_tokens)
     episode = _Conversation(session=live, env=env, task=task, episode_seed=episode_seed, limits=limits)
     ending: list[asyncio.Task[None]] = []
@@ -152,6 +156,16 @@ class _Conversation:
             return _why_done(step)
         self.session.observe(step)
         return StopReason.CONTEXT_FULL if _is_full(self.session) else None
+
+
+def _describe(local: Mapping[str, object]) -> str:
+    """`step of task 'train-7'`, while the conversation is in a call of environment code."""
+    talk = cast(_Conversation, local["self"])
+    return f"{talk.boundary.where} of task '{talk.task.id}'" if talk.boundary.since is not None else ""
+
+
+calls_foreign_code(_Conversation.run, _describe)
+calls_foreign_code(_Conversation._take, _describe)
 
 
 def _is_full(session: Session) -> bool:

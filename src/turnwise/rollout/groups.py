@@ -17,6 +17,7 @@ from turnwise.rollout.episode import play_episode
 from turnwise.rollout.failures import report_failures
 from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
+from turnwise.tools.watchdog import watching
 from turnwise.types import Group, Task, Trajectory
 
 
@@ -59,7 +60,7 @@ async def run_groups(
 
     try:
         # Whatever runs in the event loop and is not charged elsewhere is environment code.
-        with (ledger or Ledger()).spend("environment"):
+        with (ledger or Ledger()).spend("environment"), watching():
             async with asyncio.TaskGroup() as running:
                 plays = [
                     [running.create_task(play(index, member)) for member in range(group_size)]

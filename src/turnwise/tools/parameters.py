@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast, get_type_hints
+from typing import Annotated, Literal, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -100,7 +100,7 @@ def read_parameters(
     """The parameters of a function, `self` left out; a ToolError names the one that cannot be offered."""
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise ToolError(
             f"tool '{tool}': a type hint cannot be resolved ({error}); define or import it first"
         ) from error
@@ -112,6 +112,11 @@ def read_parameters(
             raise ToolError(f"tool '{tool}': parameter '{name}' is {parameter.kind.description}; give it a plain name")
         if name not in hints:
             raise ToolError(f"tool '{tool}': parameter '{name}' has no type; write e.g. `{name}: str`")
+        if not _is_type(hints[name]):
+            raise ToolError(
+                f"tool '{tool}': parameter '{name}' has {inspect.formatannotation(hints[name])} for a type, which is "
+                f"none; write e.g. `{name}: str`"
+            )
         parameters.append(
             Parameter(
                 name=name,
@@ -128,6 +133,15 @@ def read_parameters(
                 f"tool '{tool}': the docstring's Args name '{name}'{hint}, which is not a parameter; correct it"
             )
     return tuple(parameters)
+
+
+def _is_type(hint: object) -> bool:
+    """Whether a hint, and every part of it, can be a type: pydantic takes a function for its signature."""
+    if inspect.isroutine(hint):
+        return False
+    if get_origin(hint) in (Literal, Annotated):
+        return get_origin(hint) is Literal or _is_type(get_args(hint)[0])
+    return all(map(_is_type, get_args(hint)))
 
 
 class _QuietSchema(GenerateJsonSchema):

@@ -24,6 +24,7 @@ from turnwise.tools.docstring import read_docstring
 from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
 from turnwise.tools.parameters import BadArgumentsError, Parameter, Parameters, read_parameters
 from turnwise.tools.running import TimedOutError, being_cancelled, run_in_loop, run_in_thread
+from turnwise.tools.watchdog import calls_foreign_code, playing
 from turnwise.types import ToolResult, ToolSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -76,6 +77,7 @@ class Tool:
         return present(await self._run(values), self.max_chars)
 
     async def _run(self, values: Mapping[str, object]) -> object:
+        task = playing.get()  # noqa: F841 - read by the watchdog
         if self.is_async:
             return await run_in_loop(cast(Coroutine[object, object, object], self.function(**values)), self.timeout)
         if self.quick and self.thread is None:
@@ -96,6 +98,14 @@ class Tool:
         else:
             words = f"{name} failed: {''.join(traceback.format_exception_only(error)).strip()}"
         return refuse(words, self.max_chars)
+
+
+def _describe(local: Mapping[str, object]) -> str:
+    task = f" of task '{local['task']}'" if local.get("task") else ""
+    return f"tool '{cast(Tool, local['self']).spec.name}'{task}"
+
+
+calls_foreign_code(Tool._run, _describe)
 
 
 class ToolDecorator(Protocol):
