@@ -1,6 +1,7 @@
 """Rewards: what an answer is worth, by name, and how answers are compared."""
 
 from turnwise.rewards.answers import exact_match, f1, final_answer, normalise_answer
+from turnwise.rewards.foreign import from_rubric, from_trl, from_verifiers
 from turnwise.rewards.llm_judge import judge
 from turnwise.rewards.named import choose_rewards
 from turnwise.rewards.retrieval import GoldPassages
@@ -32,6 +33,9 @@ __all__ = [
     "format_gated_exact_match",
     "format_gated_f1",
     "format_reward",
+    "from_rubric",
+    "from_trl",
+    "from_verifiers",
     "judge",
     "normalise_answer",
     "reward",

@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from turnwise.errors import ConfigError, RewardError
 from turnwise.plugins import Known, PluginKind, PluginSettings, check_arguments, find_plugin, names_of
+from turnwise.rewards.foreign import RubricLike, from_rubric, from_trl, from_verifiers, read_signature
 from turnwise.rewards.reward import (
     Reward,
     exact_match_reward,
@@ -45,31 +46,45 @@ def choose_rewards(
 ) -> tuple[Reward, ...]:
     """Rewards by name: with weights, as a list at their own weights, or with arguments; a `Reward` stays as it is."""
     if isinstance(rewards, Mapping):
-        return tuple(_find(name).weighted(finite(f"weight of {name}", weight)) for name, weight in rewards.items())
-    return tuple(map(_choose, [rewards] if isinstance(rewards, str) else rewards))
+        given = [(name, finite(f"weight of {name}", weight), None) for name, weight in rewards.items()]
+        return tuple(one for name, weight, args in given for one in _find_weighted(name, weight, args))
+    return tuple(found for one in ([rewards] if isinstance(rewards, str) else rewards) for found in _choose(one))
 
 
-def _choose(one: str | Reward | Mapping[str, Json]) -> Reward:
+def _choose(one: str | Reward | Mapping[str, Json]) -> tuple[Reward, ...]:
     if isinstance(one, Mapping):
         settings = parse_settings(RewardSettings, one, source="rewards")
-        return _find(settings.name, settings.args).weighted(settings.weight)
-    return _find(one) if isinstance(one, str) else one
+        return _find_weighted(settings.name, settings.weight, settings.args)
+    return _find(one) if isinstance(one, str) else (one,)
 
 
-def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> Reward:
-    """A named reward, or what a function that returns one makes of `args`."""
+def _find_weighted(name: str, weight: float, args: Mapping[str, JsonValue] | None) -> tuple[Reward, ...]:
+    """A reward at this weight; a rubric of several keeps their proportions."""
+    found = _find(name, args)
+    if len(found) == 1:
+        return (found[0].weighted(weight),)
+    return tuple(one.weighted(weight * one.weight) for one in found)
+
+
+def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> tuple[Reward, ...]:
+    """A named reward, what a function that returns one makes of `args`, or what another library's stands for."""
     if name not in NAMED and ":" not in name and name not in names_of(REWARD, MADE):
         there = [*NAMED, *names_of(REWARD, MADE)]
         raise RewardError(f"there is no reward '{name}'{suggest(name, there)}; there are: {', '.join(there)}")
     found = NAMED.get(name) or find_plugin(
-        REWARD, name, MADE, lambda value: isinstance(value, Reward) or callable(value)
+        REWARD, name, MADE, lambda value: isinstance(value, Reward | RubricLike) or callable(value)
     )
     if isinstance(found, Reward):
         if args:
             raise ConfigError(f"rewards: {name} takes no args")
-        return found
+        return (found,)
+    if isinstance(found, RubricLike):
+        return from_rubric(found)
     assert callable(found), "nothing else is found"
+    if library := read_signature(found):
+        adapt = from_trl if library == "trl" else from_verifiers
+        return (adapt(found, **check_arguments(REWARD, name, adapt, args or {}, supplied=1)),)  # type: ignore[arg-type]
     made = found(**check_arguments(REWARD, name, found, args or {}))
     if not isinstance(made, Reward):
         raise ConfigError(f"rewards: '{name}' made {type(made).__name__}, not a reward; {REWARD.contract}")
-    return made
+    return (made,)
