@@ -254,7 +254,8 @@ class Asks(ToolEnv):
     """One question; the judge alone scores it."""
 
     def __init__(self, *, url: str) -> None:
-        graded = judge(rubric=RUBRIC, endpoint={"url": url, "model": "m", "backoff": 0.01, "attempts": 1})
+        patient = {"url": url, "model": "m", "attempts": 1, "timeout": 120.0, "concurrency": 4}
+        graded = judge(rubric=RUBRIC, endpoint=patient)
         super().__init__(tasks=[{"question": "Who?"}], rewards=[graded])
 
 

@@ -38,7 +38,7 @@ def from_trl(
     Its columns are the data of the task. None, TRL's word for "does not apply", pays nothing.
     """
     if "completion_ids" in _required(function):
-        raise RewardError(f"reward '{_name(function)}' takes completion_ids, and rewards see messages here, not tokens")
+        raise RewardError(f"reward '{_name(function)}' takes completion_ids: rewards see messages here, not tokens")
 
     def arguments(episode: Episode) -> dict[str, object]:
         prompt, completion = _split(episode, shape)
