@@ -3,6 +3,7 @@
 import gzip
 import json
 
+from chat_stub import says, serve
 from tiny_encyclopedia import CORPUS
 from turnwise.cli.main import main
 from turnwise.envs.qa.formats import read_question
@@ -62,3 +63,41 @@ def test_a_corpus_without_facts_is_one_line(tmp_path, capsys):
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "Note", "text": "Buy milk."}))
     assert main(["questions", str(tmp_path / "corpus.jsonl"), str(tmp_path / "out.jsonl")]) == 2
     assert "encyclopedic passages" in capsys.readouterr().err
+
+
+def test_a_models_questions_are_written_through_an_endpoint(tmp_path, capsys):
+    corpus, target = tmp_path / "notes.jsonl", tmp_path / "asked.jsonl"
+    notes = {"Alpha Rock": "Alpha Rock is near Beta Rock", "Beta Rock": "Beta Rock stands in the sea near Alpha Rock"}
+    corpus.write_text("\n".join(json.dumps({"id": t, "title": t, "text": x}) for t, x in notes.items()))
+    avoid = tmp_path / "dev.jsonl"
+    avoid.write_text(json.dumps({"question": "?", "answers": ["x"], "supporting_ids": list(notes)}))
+
+    def play(body, number):
+        prompt = body["messages"][0]["content"]
+        if "Write one question" in prompt:
+            kind = (
+                "Is Alpha Rock or Beta Rock drier?"
+                if "compares them" in prompt
+                else f"What does it stand in, {number}?"
+            )
+            return says(json.dumps({"question": kind, "answer": "Alpha Rock" if "compares" in prompt else "the sea"}))
+        return says("Alpha Rock" if "drier" in prompt else "the sea" if prompt.count(": ") == 2 else "unknown")
+
+    with serve(play) as stub:
+        command = ["questions", str(corpus), str(target), "--endpoint", stub.url]
+        options = ["--api-model", "m", "--api", "concurrency=1"]
+        assert main([*command, *options]) == 0
+        assert "1 questions: 1 " in capsys.readouterr().out
+        entry = json.loads(target.read_text())
+        assert (entry["source"], set(entry["supporting_ids"])) == ("asked", set(notes))
+        assert read_question("here", entry, {}).hops == 2
+        assert {body["model"] for body in stub.bodies} == {"m"}
+        assert main([*command, *options, "--avoid", str(avoid)]) == 2
+        assert "wrote no question" in capsys.readouterr().err
+        assert main(command) == 2
+        assert "--api-model NAME" in capsys.readouterr().err
+        assert main([*command, *options, "--explain"]) == 2
+        assert "leave them out" in capsys.readouterr().err
+    with serve(lambda body, number: says("I cannot.")) as stub:
+        assert main(["questions", str(corpus), str(target), "--endpoint", stub.url, "--api-model", "m"]) == 2
+        assert "no question in the reply" in capsys.readouterr().err

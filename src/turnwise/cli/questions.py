@@ -1,19 +1,29 @@
-"""`turnwise questions`: training questions for a search agent, written from a corpus by templates."""
+"""`turnwise questions`: training questions for a search agent, written from a corpus by templates or by a model."""
 
 import argparse
+import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from turnwise.cli.arguments import print_line
 from turnwise.errors import ConfigError
+from turnwise.types import Json
 
-HELP = "write training questions from an encyclopedic corpus"
+if TYPE_CHECKING:
+    from turnwise.agents.endpoint import EndpointSettings
+
+HELP = "write training questions from a corpus, by templates or by a model"
 EXPECTS = "a corpus and the file to write"
+
+_BY_TEMPLATES: Final = 20_000
+_BY_MODEL: Final = 1_000
+_REPLY_TOKENS: Final = 400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", type=Path, help="a corpus file, or a folder with a corpus and questions of its own")
     parser.add_argument("target", type=Path, help="the .jsonl or .jsonl.gz file to write")
-    parser.add_argument("--count", type=int, default=20000, metavar="N", help="at most N questions (default: 20000)")
+    parser.add_argument("--count", type=int, metavar="N", help="at most N questions (default: 20000; by a model, 1000)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
     parser.add_argument("--take", metavar="FIRST:LAST", help="only a part of them, such as 0:5000")
     parser.add_argument(
@@ -25,19 +35,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="questions whose text and supporting passages must not be used, besides the folder's dev and test",
     )
     parser.add_argument("--explain", action="store_true", help="write the folder's training questions, with evidence")
+    parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model writes the questions")
+    parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
+    parser.add_argument("--key-env", metavar="VARIABLE", help="the environment variable with the endpoint's key")
+    parser.add_argument(
+        "--api", action="append", default=[], metavar="a=b", help="such as concurrency=4 or options.max_tokens=500"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
+    from turnwise.agents.endpoint import read_endpoint
     from turnwise.envs.qa.writer.files import read_source, write_explained, write_new
 
     take = _read_slice(options.take)
-    source = read_source(options.corpus, options.avoid)
-    if options.explain:
-        summary = write_explained(source, options.target)
+    endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
+    if endpoint is not None:
+        if options.explain or options.take:
+            raise ConfigError("--explain and --take are about questions by templates: leave them out with --endpoint")
+        summary = asyncio.run(_ask_model(options, endpoint))
     else:
-        summary = write_new(source, options.target, count=options.count, seed=options.seed, take=take)
+        source = read_source(options.corpus, options.avoid)
+        if options.explain:
+            summary = write_explained(source, options.target)
+        else:
+            count = options.count or _BY_TEMPLATES
+            summary = write_new(source, options.target, count=count, seed=options.seed, take=take)
     print_line(f"{options.target}: {summary}")
     return 0
+
+
+async def _ask_model(options: argparse.Namespace, settings: "EndpointSettings") -> str:
+    """Has the endpoint's model write the questions; a request that fails for good costs one question."""
+    from turnwise.agents.endpoint import ContextFullError, Endpoint, EndpointDownError
+    from turnwise.envs.qa.writer.files import write_asked
+
+    endpoint = Endpoint(settings)
+
+    async def ask(prompt: str) -> str | None:
+        request: dict[str, Json] = {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": _REPLY_TOKENS,
+            "seed": options.seed,
+        }
+        try:
+            return (await endpoint.complete(request, turn=0, lose=lambda seconds: None)).content
+        except (ContextFullError, EndpointDownError):
+            return None
+
+    return await write_asked(
+        options.corpus,
+        options.target,
+        ask,
+        avoid=options.avoid,
+        count=options.count or _BY_MODEL,
+        seed=options.seed,
+        at_once=settings.concurrency,
+    )
 
 
 def _read_slice(text: str | None) -> slice:

@@ -27,7 +27,7 @@ def next_search(
     left = [title for title in titles if normalise_title(title) not in have and not _was_searched(title, searched)]
     known = f"{question}\n{read}"
     for title in left:
-        if mentions(known, _QUALIFIER.sub("", title)):
+        if mentions(known, bare_title(title)):
             return _as_known(title, known)
     if not left:
         return None
@@ -35,13 +35,18 @@ def next_search(
 
 
 def _was_searched(title: str, searched: Collection[str]) -> bool:
-    return title in searched or _QUALIFIER.sub("", title) in searched
+    return title in searched or bare_title(title) in searched
 
 
 def _as_known(title: str, known: str) -> str:
     """The title without a qualifier such as "(director)" where only the rest has been read: it would be a guess."""
-    bare = _QUALIFIER.sub("", title)
+    bare = bare_title(title)
     return bare if mentions(known, bare) and not mentions(known, title) else title
+
+
+def bare_title(title: str) -> str:
+    """`bare_title("Lumen (firm)") == "Lumen"`."""
+    return _QUALIFIER.sub("", title)
 
 
 def mentions(text: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Writes files of questions from a corpus: new ones by templates, or a folder's training questions with evidence.
+"""Writes files of questions from a corpus: by templates, by a model, or a folder's training questions with evidence.
 
 Invariant: no written question has the text of one that the folder has, or all supporting passages of one that must be
 avoided; the same arguments write the same bytes.
@@ -13,12 +13,15 @@ from pathlib import Path
 
 from turnwise.envs.qa.data import find_corpus, find_splits, read_questions
 from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.asked import Ask, ask_for_questions
 from turnwise.envs.qa.writer.evidence import explain
 from turnwise.envs.qa.writer.facts import FactBook
 from turnwise.envs.qa.writer.questions import write_questions
 from turnwise.errors import EnvError
 from turnwise.rewards import normalise_answer
+from turnwise.tools.search import open_index
 from turnwise.tools.search.corpus import read_corpus
+from turnwise.tools.search.retrieval import Passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,12 @@ class Source:
 
 def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
     """A corpus file; or a folder with a corpus, whose splits other than `train` are avoided besides `avoid`."""
+    passages, train, held_out = read_questioned(corpus, avoid)
+    return Source(book=FactBook(passages), train=train, avoid=held_out)
+
+
+def read_questioned(corpus: Path, avoid: Sequence[Path] = ()) -> tuple[list[Passage], list[Question], list[Question]]:
+    """Passages to write about, the training questions beside them, and the questions to avoid."""
     splits: dict[str, list[Question]] = {}
     if corpus.is_dir():
         folder, found = corpus, find_corpus(corpus)
@@ -42,7 +51,7 @@ def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
     train = splits.pop("train", [])
     held_out = [question for listed in splits.values() for question in listed]
     held_out += [question for file in avoid for question in read_questions(file, contexts=False)]
-    return Source(book=FactBook(read_corpus(corpus)), train=train, avoid=held_out)
+    return list(read_corpus(corpus)), train, held_out
 
 
 def write_new(source: Source, target: Path, *, count: int, seed: int = 0, take: slice = slice(None)) -> str:
@@ -51,10 +60,28 @@ def write_new(source: Source, target: Path, *, count: int, seed: int = 0, take: 
     written = write_questions(source.book, count=count, seed=seed, avoid=source.avoid)
     kept = [question for question in written if normalise_answer(question.text) not in texts][take]
     if not kept:
-        raise EnvError("the templates find no facts to ask about: they are for encyclopedic passages in English")
+        raise EnvError(
+            "the templates find no facts to ask about: they are for encyclopedic passages in English; "
+            "let a model write the questions, with --endpoint URL"
+        )
     _write(target, kept)
-    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(one.type for one in kept).items()))
-    return f"{len(kept)} questions: {kinds}"
+    return f"{len(kept)} questions: {_count(one.type for one in kept)}"
+
+
+async def write_asked(
+    corpus: Path, target: Path, ask: Ask, *, avoid: Sequence[Path] = (), count: int, seed: int = 0, at_once: int = 16
+) -> str:
+    """Writes questions by a model about any documents: `3 questions: 2 comparison, ...; dropped 5: 4 no reply, ...`."""
+    passages, train, held_out = read_questioned(corpus, avoid)
+    index = open_index(passages, cache="off")
+    asked = await ask_for_questions(index, ask, count=count, seed=seed, avoid=held_out, known=train, at_once=at_once)
+    dropped = (
+        f"dropped {asked.dropped.total()}: {_count(asked.dropped.elements())}" if asked.dropped else "none dropped"
+    )
+    if not asked.questions:
+        raise EnvError(f"the model wrote no question that can be kept; {dropped}")
+    _write(target, asked.questions)
+    return f"{len(asked.questions)} questions: {_count(one.type for one in asked.questions)}; {dropped}"
 
 
 def write_explained(source: Source, target: Path) -> str:
@@ -82,6 +109,10 @@ def to_entry(question: Question) -> dict[str, object]:
         "evidence": question.evidence,
     }
     return {key: value for key, value in entry.items() if value not in (None, "")}
+
+
+def _count(kinds: Iterable[str]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds).items()))
 
 
 def _write(target: Path, questions: Iterable[Question]) -> None:
