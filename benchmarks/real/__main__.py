@@ -3,6 +3,7 @@
 python -m benchmarks.real curve runs/sft runs/rl --steps 29:40
 python -m benchmarks.real answers BEFORE.parquet AFTER.parquet --written written.jsonl.gz --train train.jsonl.gz
 python -m benchmarks.real reach data/multihop
+python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corpus.jsonl.gz --passages 3 --chars 800
 python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
 python -m benchmarks.real host runs/rl --own-time
@@ -37,6 +38,11 @@ def _make_parser() -> argparse.ArgumentParser:
     reach = commands.add_parser("reach", help="held-out questions that the writer would use if it did not avoid them")
     reach.add_argument("folder", type=Path, help="a folder with a corpus and questions")
     reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
+    ceilings = commands.add_parser("ceilings", help="share of questions whose supporting passages search can reach")
+    ceilings.add_argument("questions", type=Path)
+    ceilings.add_argument("corpus", type=Path)
+    ceilings.add_argument("--passages", type=int, default=3, metavar="N", help="that a search shows (default: 3)")
+    ceilings.add_argument("--chars", type=int, default=800, metavar="N", help="of each, at most (default: 800)")
     divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
     divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
     divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
@@ -63,6 +69,12 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.host import measure_host
 
         return measure_host(options.run, options.tokenizer, rounds=options.rounds, own_time=options.own_time)
+    if options.command == "ceilings":
+        from benchmarks.real.ceilings import measure_ceilings
+
+        return measure_ceilings(
+            options.questions, options.corpus, passages=options.passages, passage_chars=options.chars
+        )
     if options.command == "divide":
         from benchmarks.real.divide import divide_questions
 
