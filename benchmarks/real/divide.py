@@ -1,7 +1,7 @@
 """Divides training questions into those that are demonstrated and those that RL learns on.
 
 Invariant: a question that RL learns on is not demonstrated, HotpotQA's aside, of which there are too few; and every
-demonstration is complete: the expert found all supporting passages by names it had read, and read the answer.
+demonstration is complete: the expert found all supporting passages, and read the answer.
 """
 
 import asyncio
