@@ -47,7 +47,7 @@ def _make_parser() -> argparse.ArgumentParser:
     divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
     divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
-    lake.add_argument("file", type=Path, help="a run's trajectories/evaluate-*.parquet")
+    lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
     host.add_argument("run", type=Path, help="a run directory with trajectories/train-*.parquet")
     host.add_argument("--tokenizer", type=Path, help="a model's folder (default: the run's last checkpoint)")
@@ -64,7 +64,7 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
     if options.command == "frozen-lake":
         from benchmarks.real.frozen_lake import check_episodes
 
-        return check_episodes(options.file)
+        return check_episodes(*options.files)
     if options.command == "host":
         from benchmarks.real.host import measure_host
 

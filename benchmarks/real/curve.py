@@ -26,6 +26,7 @@ def summarise_run(runs: Sequence[Sequence[Record]], steps: range | None) -> dict
             "success": _rounded(trained, "rollout/success"),
             "entropy": _rounded(trained, "policy/entropy"),
             "zero_variance_groups": _rounded(trained, "credit/zero_variance_groups"),
+            "groups_trained_on": _rounded(trained, "filter/kept"),
             "update_seconds": _rounded(trained, "time/update_seconds"),
             "sampled_tokens": round(sum(_number(record, "ledger/sampled_tokens") for record in trained)),
             "trained_tokens": round(sum(_number(record, "batch/tokens") for record in trained)),

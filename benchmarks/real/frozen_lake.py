@@ -5,6 +5,7 @@ solver's from the same cell. Random play and the solver on the same maps, with t
 """
 
 import asyncio
+import json
 import random
 import re
 from collections import Counter
@@ -17,15 +18,32 @@ from turnwise.types import Message, Task
 
 _ACTIONS = ("Up", "Down", "Left", "Right")
 _TURNS = 10
+_ANSWER = re.compile(r"<answer>\s*(\w+)")
 
 
-def check_episodes(file: Path) -> dict[str, object]:
-    """The figures of one `trajectories/evaluate-*.parquet` file of the recipe gpu-frozen-lake-smollm2."""
+def check_episodes(*files: Path) -> dict[str, object]:
+    """The figures of a run's `trajectories/*.parquet` files, evaluations or training steps, of 4 x 4 slippery maps."""
     env = FrozenLake(size=4, slippery=True, test_tasks=512)
-    tasks = {task.id: task for task in env.tasks("test")}
-    rows = pq.read_table(file).to_pylist()
-    episodes = [(tasks[row["task_id"]], _episode_seed(row), row["turns"]) for row in rows]
-    return asyncio.run(_measure(env, episodes))
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    episodes = [(_task(row), _episode_seed(row), row["turns"]) for row in rows]
+    return asyncio.run(_measure(env, episodes)) | {"same_first_action": _same_first_action(rows)}
+
+
+def _task(row: dict[str, object]) -> Task:
+    """The task as the run stored it."""
+    stored = json.loads(str(row["task"]))
+    return Task(id=str(row["task_id"]), seed=stored["seed"], data=stored.get("data", {}))
+
+
+def _same_first_action(rows: list[dict[str, object]]) -> float:
+    """The share of a task's episodes that begin with its most frequent action, a mean over tasks."""
+    first: dict[object, Counter[str]] = {}
+    for row in rows:
+        turns = row["turns"]
+        assert isinstance(turns, list)
+        answer = _ANSWER.search(turns[0]["action_text"])
+        first.setdefault(row["task_id"], Counter())[answer[1] if answer else ""] += 1
+    return round(sum(max(counts.values()) / counts.total() for counts in first.values()) / len(first), 3)
 
 
 def _episode_seed(row: dict[str, object]) -> int:
@@ -61,7 +79,7 @@ async def _replay(env: FrozenLake, task: Task, seed: int, replies: list[str]) ->
         text = reply.replace("<|im_end|>", "")
         facts, best = game.facts(), game.plan()[0]
         places = [(int(row), int(column)) for row, column in re.findall(r"\((\d), (\d)\)", text)]
-        answer = re.search(r"<answer>\s*(\w+)", text)
+        answer = _ANSWER.search(text)
         counts["turns"] += 1
         counts["player"] += places[:1] == [facts["player"]]
         counts["goal"] += places[1:2] == [facts["goal"]]

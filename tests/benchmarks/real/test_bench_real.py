@@ -117,11 +117,16 @@ def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, ca
     true, best = game.facts(), game.plan()[0]
     worse = next(action for action in ("Up", "Down") if action != best)
     replies = [reply((true["player"], true["goal"]), best), reply(((9, 9), (9, 9)), worse)]
-    rows = [{"task_id": task.id, "episode_seed": 7, "turns": [one]} for one in replies]
+    stored = json.dumps({"id": task.id, "seed": task.seed, "data": {}})
+    rows = [{"task_id": task.id, "task": stored, "episode_seed": 7, "turns": [one]} for one in replies]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "episodes.parquet")
     assert main(["frozen-lake", str(tmp_path / "episodes.parquet")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["thoughts_with_the_players_true_place"] == 0.5
     assert found["thoughts_with_the_goals_true_place"] == 0.5
     assert found["steps_as_the_solver"] == 0.5
+    assert found["same_first_action"] == 0.5, "each of the task's two episodes begins its own way"
+    assert main(["frozen-lake", *[str(tmp_path / "episodes.parquet")] * 2]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["steps_as_the_solver"] == found["steps_as_the_solver"], "the same episodes twice"
     assert 0 <= found["random_play_on_the_same_maps_and_slips"] <= 1
