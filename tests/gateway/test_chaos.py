@@ -116,7 +116,12 @@ def test_nothing_is_lost_and_nothing_doubled():
             playing = [
                 asyncio.ensure_future(
                     run_episode(
-                        agent, Answering(gateway, one), Task(id=one.name), episode_seed=0, limits=limits, session=one.name
+                        agent,
+                        Answering(gateway, one),
+                        Task(id=one.name),
+                        episode_seed=0,
+                        limits=limits,
+                        session=one.name,
                     )
                 )
                 for one in sessions

@@ -24,7 +24,7 @@ RENDERS = {
     for name in FAMILIES
 }
 TASK = Task(id="t", data={"question": "Where is Oslo?", "answers": ["Norway"]})
-WIRES = [("openai", False), ("openai", True), ("anthropic", False), ("anthropic", True)]
+WIRES = [(api, stream) for api in ("openai", "anthropic", "responses") for stream in (False, True)]
 
 
 @tool(quick=True)

@@ -100,7 +100,11 @@ def test_a_session_is_named_by_path_or_by_either_kind_of_key():
         (body("x", max_tokens=0), 400, "max_tokens"),
         (body("x", logit_bias={"5": 1}), 400, "logit_bias"),
         (body("x", frequency_penalty=0.5), 400, "frequency_penalty"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, "messages.0.content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            400,
+            "messages.0.content",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_in_openais_shape_and_is_no_turn(sent, status, param):

@@ -17,6 +17,7 @@ from turnwise.cli import (
     check,
     demo,
     evaluate,
+    gateway,
     new,
     play,
     questions,
@@ -47,6 +48,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench": bench,
     "questions": questions,
     "serve-search": serve_search,
+    "gateway": gateway,
 }
 
 

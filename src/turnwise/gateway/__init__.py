@@ -10,7 +10,7 @@ So limits, groups, failures, the store, credit and the learner are those of ever
 act in the loop (the policy, a model behind an API, an expert, a person) can be the model behind the program.
 
     chat.py                          a request, a reply and an error, in no API's shape
-    wire.py openai.py anthropic.py   the wire formats, streams included
+    wire.py openai.py anthropic.py responses.py    the wire formats, streams included
     history.py                       does a request extend an earlier conversation, or open a new row, and why
     session.py                       one episode's requests: retries, cancellations, hand-over between threads
     server.py                        HTTP

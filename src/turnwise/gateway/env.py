@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from turnwise.envs.base import Env
 from turnwise.gateway.chat import Answer, ChatRequest, ErrorKind, GatewayError, Reply
 from turnwise.gateway.history import Break, History, Placement
-from turnwise.gateway.session import Ended, Exchange, Paid, Session, refuse
+from turnwise.gateway.session import Ended, Event, Exchange, Paid, Session, refuse
 from turnwise.render.formats import format_message
 from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
 
@@ -76,6 +76,19 @@ class SessionEnv(Env):
     @abstractmethod
     async def begin(self, task: Task, episode_seed: int) -> Session:
         """Opens the session of an episode and starts what will send requests to it."""
+
+    async def wait(self) -> Event:
+        """The next event of the session, before the episode's deadline."""
+        live = self.live
+        try:
+            async with asyncio.timeout_at(live.deadline):
+                return await live.session.next()
+        except TimeoutError:
+            raise ProgramFailed(f"it was still running after {self._seconds:g} seconds") from None
+
+    def find_fault(self, request: ChatRequest) -> str | None:
+        """Why a request cannot be answered, for the client; None where it can."""
+        return None
 
     def scores(self, ended: Ended) -> bool:
         """Whether an episode that ended so is scored; a failure is not."""
@@ -183,14 +196,11 @@ class SessionEnv(Env):
         """What the program does next: a request, or the end; rewards on the way are paid to the last turn."""
         live = self.live
         while True:
-            try:
-                async with asyncio.timeout_at(live.deadline):
-                    event = await live.session.next()
-            except TimeoutError:
-                raise ProgramFailed(f"it was still running after {self._seconds:g} seconds") from None
-            match event:
+            match event := await self.wait():
                 case Paid(name=name, value=value):
                     _add(live.paid, {name: value})
+                case Exchange() if (why := self.find_fault(event.request)) is not None:
+                    refuse(event, GatewayError(ErrorKind.INVALID, why, param="messages"))
                 case Exchange():
                     live.replies = []
                     live.counts.update(f"overridden_{name}" for name in event.request.overridden)

@@ -16,7 +16,7 @@ from turnwise.types import Finish, Json, Message, ToolCall, ToolSpec
 Body = TypeVar("Body", bound="Loose")
 
 MOST_CHOICES: Final = 128
-_ROLES: Final[Mapping[str, Literal["system", "user", "assistant", "tool"]]] = {
+ROLES: Final[Mapping[str, Literal["system", "user", "assistant", "tool"]]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -168,11 +168,11 @@ def read_text(content: str | list[dict[str, JsonValue]] | None, where: str) -> s
 
 def _read_message(message: _Message, place: int) -> Message:
     where = f"messages.{place}"
-    if message.role not in _ROLES:
+    if message.role not in ROLES:
         raise GatewayError(
-            ErrorKind.INVALID, f"{where}.role: {message.role!r} is none of {', '.join(_ROLES)}", param=f"{where}.role"
+            ErrorKind.INVALID, f"{where}.role: {message.role!r} is none of {', '.join(ROLES)}", param=f"{where}.role"
         )
-    role = _ROLES[message.role]
+    role = ROLES[message.role]
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
         for call in message.tool_calls or ()

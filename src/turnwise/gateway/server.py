@@ -1,6 +1,6 @@
 """The gateway's HTTP server, in a thread of its own, so that it answers while the rollout's loop computes.
 
-    POST /sessions/{id}/v1/chat/completions | /v1/messages     or /v1/... with the id as the API key
+    POST /sessions/{id}/v1/chat/completions | /v1/messages | /v1/responses     or /v1/... with the id as the API key
     GET  /sessions/{id}/v1/models
     POST /sessions/{id}/reward {"reward": 1.0, "name": "reward"}     GET /sessions/{id}
     POST /sessions/{id}/end {"reward": 1.0, "metrics": {...}}        POST /sessions/{id}/fail {"reason": "..."}
@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from turnwise.errors import RunError
 from turnwise.gateway.chat import Answer, ErrorKind, GatewayError
 from turnwise.gateway.session import Ended, Exchange, Identity, Session
-from turnwise.gateway.wire import ANTHROPIC, OPENAI, Wire
+from turnwise.gateway.wire import ANTHROPIC, OPENAI, RESPONSES, Wire
 from turnwise.types import Json
 
 try:
@@ -44,6 +44,7 @@ _DRAIN_SECONDS: Final = 5
 _WIRES: Final[Mapping[str, Wire]] = {
     "chat/completions": OPENAI,
     "messages": ANTHROPIC,
+    "responses": RESPONSES,
 }
 
 
@@ -83,9 +84,9 @@ class Gateway:
             )
         )
 
-    def open(self, name: str | None = None) -> Session:
-        """A session for the running event loop; without a name it gets one that cannot be guessed."""
-        session = Session(name or f"tw-{secrets.token_hex(12)}")
+    def open(self, name: str | None = None, loop: asyncio.AbstractEventLoop | None = None) -> Session:
+        """A session for an event loop, the running one by default; without a name it gets one that none can guess."""
+        session = Session(name or f"tw-{secrets.token_hex(12)}", loop)
         with self._lock:
             assert session.name not in self._sessions, "a session is opened once"
             self._sessions[session.name] = session

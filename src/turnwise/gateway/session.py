@@ -98,12 +98,13 @@ Event: TypeAlias = Exchange | Paid | Ended
 
 
 class Session:
-    """`Session("tw-1f3a")`: `ask`, `pay` and `end` from any thread, `next` in the event loop that opened it."""
+    """`Session("tw-1f3a")`: `ask`, `pay` and `end` from any thread, `next` in the session's event loop."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """For the running event loop, or from another thread for the one that is given."""
         self.name = name
         self.counts: Counter[str] = Counter()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop or asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._lock = threading.RLock()  # finishing an exchange, under it or not, calls `_finished`

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.gateway import anthropic, openai
+from turnwise.gateway import anthropic, openai, responses
 from turnwise.gateway.chat import Answer, ChatRequest, GatewayError
 from turnwise.types import Json
 
@@ -27,4 +27,10 @@ ANTHROPIC: Final = Wire(
     write=anthropic.write_answer,
     stream=anthropic.write_stream,
     write_error=anthropic.write_error,
+)
+RESPONSES: Final = Wire(
+    read=responses.read_request,
+    write=responses.write_answer,
+    stream=responses.write_stream,
+    write_error=openai.write_error,
 )
