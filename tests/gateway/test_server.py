@@ -140,7 +140,7 @@ def test_a_bad_request_is_refused_in_openais_shape_and_is_no_turn(sent, status, 
 )
 def test_a_bad_request_is_refused_in_anthropics_shape(sent):
     async def main():
-        async with episode() as (gateway, http, name, playing):
+        async with episode() as (gateway, http, name, _):
             answer = await http.post(f"{gateway.url}/sessions/{name}/v1/messages", json=sent)
             assert answer.status_code == 400
             assert answer.json()["type"] == "error"
@@ -153,7 +153,7 @@ def test_a_bad_request_is_refused_in_anthropics_shape(sent):
 
 def test_a_full_context_is_each_apis_own_error():
     async def main():
-        async with episode() as (gateway, http, name, playing):
+        async with episode() as (gateway, http, name, _):
             at, long = f"{gateway.url}/sessions/{name}/v1", "x" * 300
 
             async def ask(path, text):
@@ -191,7 +191,7 @@ def test_while_weights_change_requests_come_back_later():
 
 def test_usage_logprobs_and_versions_are_those_of_the_turn():
     async def main():
-        async with episode() as (gateway, http, name, playing):
+        async with episode() as (gateway, http, name, _):
             url = f"{gateway.url}/sessions/{name}/v1/chat/completions"
             first = (await http.post(url, json=body("abc", logprobs=True))).json()
             assert first["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
@@ -257,14 +257,13 @@ def test_a_client_that_leaves_withdraws_its_request_and_a_retry_of_a_begun_one_i
         ("reward", {"reward": True}),
         ("reward", {"reward": 1, "name": ""}),
         ("end", {"metrics": {"success": "yes"}}),
-        ("end", {"metrics": []}),
     ],
 )
 def test_rewards_and_ends_that_are_no_numbers_are_refused(path, sent):
     async def main():
-        async with episode() as (gateway, http, name, playing):
+        async with episode() as (gateway, http, name, _):
             answer = await http.post(f"{gateway.url}/sessions/{name}/{path}", json=sent)
-            assert answer.status_code == (200 if sent == {"metrics": []} else 400)
+            assert answer.status_code == 400
             bad = await http.post(f"{gateway.url}/sessions/{name}/{path}", content=b'{"reward": NaN')
             assert bad.status_code == 400
 

@@ -1,7 +1,7 @@
 """OpenAI's responses on the wire, without their state: the whole input comes with every request.
 
-Invariant: what `openai.py` promises of parameters holds here too. Items become our messages: a reply's text and its calls,
-which are items of their own, are one message of the assistant.
+Invariant: what `openai.py` promises of parameters holds here too. Items become our messages: a reply's text and its
+calls, which are items of their own, are one message of the assistant.
 """
 
 import dataclasses
@@ -47,7 +47,9 @@ def read_request(body: bytes) -> ChatRequest:
             raise GatewayError(
                 ErrorKind.INVALID, f"{name}: not supported; send the whole conversation as input", param=name
             )
-    items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+    text = asked.input if isinstance(asked.input, str) else None
+    said: list[dict[str, JsonValue]] = [] if text is None else [{"role": "user", "content": text}]
+    items = said or [item for item in asked.input if isinstance(item, dict)]
     messages = _join_replies([one for place, item in enumerate(items) for one in _read_item(item, f"input.{place}")])
     if asked.instructions:
         messages.insert(0, Message(role="system", content=asked.instructions))
@@ -79,14 +81,9 @@ def _read_item(item: Mapping[str, JsonValue], where: str) -> Iterator[Message]:
             text = read_text(parts if isinstance(parts, str | list) else None, f"{where}.content")
             yield Message(role=ROLES[role], content=text)
         case "function_call":
-            fields = {ours: item.get(theirs) for ours, theirs in (("id", "call_id"), ("name", "name"))}
-            yield Message(
-                role="assistant",
-                content="",
-                tool_calls=(
-                    ToolCall(id=str(fields["id"]), name=str(fields["name"]), arguments=str(item.get("arguments"))),
-                ),
-            )
+            call_id, name, arguments = (str(item.get(key)) for key in ("call_id", "name", "arguments"))
+            call = ToolCall(id=call_id, name=name, arguments=arguments)
+            yield Message(role="assistant", content="", tool_calls=(call,))
         case "function_call_output":
             output = item.get("output")
             parts = [part for part in output if isinstance(part, dict)] if isinstance(output, list) else str(output)
