@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
+INTEROP := .venv-interop
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-newcomer test-trackers check mutants format clean
+.PHONY: help install demo test test-newcomer test-trackers test-interop check mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,6 +43,18 @@ $(TRACKERS)/.ready: requirements.txt pyproject.toml
 test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment, and the support agent to its end (half an hour)
 	$(BIN)/python -m pytest tests/newcomer tests/newcomer/whole/first_hour.py tests/newcomer/whole/support_learns.py
 
+test-interop: $(INTEROP)/.ready ## Test agents of others with their real packages, training included (minutes)
+	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop
+	OMP_NUM_THREADS=1 TURNWISE_CHAOS_REQUESTS=10000 $(INTEROP)/bin/python -m pytest tests/gateway/test_chaos.py
+
+$(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.txt
+	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)
 
@@ -55,4 +68,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) .mypy_cache .ruff_cache .pytest_cache

@@ -139,9 +139,14 @@ class AgentProgram(SessionEnv):
         return not ended.failure or (ended.crashed and self._crash == "score")
 
 
-@lru_cache(maxsize=1)
 def shared_gateway() -> Gateway:
     """The gateway of this process, started when the first program needs it."""
+    return _gateway_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _gateway_of(process: int) -> Gateway:
+    """By process, because a forked one has the object of its parent, but not the thread that serves."""
     gateway = Gateway()
     gateway.start()
     return gateway
@@ -149,9 +154,9 @@ def shared_gateway() -> Gateway:
 
 def stop_shared_gateway() -> None:
     """Ends the gateway of this process, if it runs; the next program starts another."""
-    if shared_gateway.cache_info().currsize:
+    if _gateway_of.cache_info().currsize:
         shared_gateway().stop()
-        shared_gateway.cache_clear()
+        _gateway_of.cache_clear()
 
 
 def _find(argument: str, given: object, contract: str) -> Callable[..., object] | None:
