@@ -25,7 +25,7 @@ from turnwise.render import make_render
 from turnwise.rollout import Limits
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.settings import parse_settings
-from turnwise.training.evaluate import load_target
+from turnwise.targets import load_target
 
 logger = logging.getLogger(__name__)
 
