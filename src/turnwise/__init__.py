@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from turnwise.api import evaluate, train
     from turnwise.config import Config
     from turnwise.envs import Env, ToolEnv, check_env, read_tasks
+    from turnwise.gateway.program import AgentProgram
     from turnwise.rewards import Episode, Reward, reward
     from turnwise.tools import tool
     from turnwise.types import Message, Step, Task, ToolCall, ToolResult, Trajectory
 
 __version__ = "0.1.0"
 __all__ = [
+    "AgentProgram",
     "Config",
     "Env",
     "Episode",
@@ -39,6 +41,7 @@ _MODULES = {
     "turnwise.api": ("evaluate", "train"),
     "turnwise.config": ("Config",),
     "turnwise.envs": ("Env", "ToolEnv", "check_env", "read_tasks"),
+    "turnwise.gateway.program": ("AgentProgram",),
     "turnwise.rewards": ("Episode", "Reward", "reward"),
     "turnwise.tools": ("tool",),
     "turnwise.types": ("Message", "Step", "Task", "ToolCall", "ToolResult", "Trajectory"),
