@@ -42,18 +42,25 @@ def test_every_excuse_is_needed():
 def test_blocks_are_found_as_they_are_written(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "Words:\n\n    turnwise check bandit   # does it?\n    not a command\n\n"
+        "Words:\n\n    turnwise check bandit   # does it?\n\nOutput:\n\n    not a command\n\n"
         "`notes/a.txt`\n\n    Ada\n    Brandt\n\nA script:\n\n```python\nprint(1)\n```\n\n"
         "In `mine.py`:\n\n```python\nx = 1\n```\n\n    PYTHONPATH=x turnwise recipes\n\n- a list\n\n    of words\n"
     )
     found = [(one.line, one.kind, one.text, one.file) for one in snippets_of(page)]
     assert found == [
         (3, "shell", "turnwise check bandit", ""),
-        (8, "file", "Ada\nBrandt\n", "notes/a.txt"),
-        (14, "python", "print(1)", ""),
-        (20, "file", "x = 1", "mine.py"),
-        (23, "shell", "PYTHONPATH=x turnwise recipes", ""),
+        (11, "file", "Ada\nBrandt\n", "notes/a.txt"),
+        (17, "python", "print(1)", ""),
+        (23, "file", "x = 1", "mine.py"),
+        (26, "shell", "PYTHONPATH=x turnwise recipes", ""),
     ]
+
+
+def test_a_command_that_is_not_known_is_not_left_out(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Words:\n\n    turnwise recipes\n    activate it\n")
+    with pytest.raises(ValueError, match=r"page.md:3: among commands, 'activate it' is none of"):
+        snippets_of(page)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ commands that train or evaluate, and `EXCUSED`, which names what is not run and 
     fenced python        a script, unless a file's name stands before it
     `name.ext` before    the block is that file: written, and run by what comes after
     fenced bash, sh      a command per line
-    indented             a command per line, where its first word is one of `COMMANDS`; else output or a picture
+    indented             a command per line, where their first words are in `COMMANDS`; else output or a picture
 """
 
 import io
@@ -24,7 +24,7 @@ import yaml
 from turnwise.cli.main import main
 from turnwise.config import Config, load_config
 
-COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "mkdir", "cp")
+COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "source")
 EXCUSED = {
     r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
     r"make ": "make runs these very tests, or takes minutes",
@@ -69,12 +69,15 @@ def snippets_of(page: Path) -> list[Snippet]:
     found: list[Snippet] = []
     for start, language, lines, before in _blocks(page.read_text(encoding="utf-8").splitlines()):
         text = "\n".join(lines)
+        is_shell = language in ("", "bash", "sh", "console")
+        commands = _commands(lines, f"{page.name}:{start}") if is_shell else []
         named = re.search(r"`([\w./-]+\.\w+)`:?$", before)
-        if named and not _commands(lines):
+        if named and not commands:
             found.append(Snippet(page=page.name, line=start, kind="file", text=text, file=named[1]))
-        elif language in ("", "bash", "sh", "console"):
-            for place, command in _commands(lines):
-                found.append(Snippet(page=page.name, line=start + place, kind="shell", text=command))
+        elif is_shell:
+            found += [
+                Snippet(page=page.name, line=start + place, kind="shell", text=command) for place, command in commands
+            ]
         else:
             found.append(Snippet(page=page.name, line=start, kind=language, text=text))
     return found
@@ -100,14 +103,20 @@ def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, str, list[str], str]]:
             at += 1
 
 
-def _commands(lines: Sequence[str]) -> list[tuple[int, str]]:
-    """The commands among the lines, by their place, without comments and with variables before them."""
-    found = []
+def _commands(lines: Sequence[str], where: str) -> list[tuple[int, str]]:
+    """The commands of a block by their place, without comments; none where the block holds something else.
+
+    A block is all commands or none: a command that this does not know could not be left out unseen.
+    """
+    found, others = [], []
     for place, line in enumerate(lines):
         command = re.split(r"(?:^|\s)#", line)[0].strip()
         words = [word for word in command.split() if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-        if words and (words[0] in COMMANDS or words[0].endswith(("/bin/pip", "/bin/python"))):
-            found.append((place, command))
+        if words:
+            known = words[0] in COMMANDS or words[0].endswith(("/bin/pip", "/bin/python"))
+            (found if known else others).append((place, command))
+    if found and others:
+        raise ValueError(f"{where}: among commands, '{others[0][1]}' is none of {', '.join(COMMANDS)}")
     return found
 
 

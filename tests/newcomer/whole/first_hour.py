@@ -20,6 +20,8 @@ from snippets import Snippet, snippets_of
 
 ROOT = Path(__file__).parents[3]
 MINUTES = 15
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+INSIDE = 'test "${VIRTUAL_ENV:-}" = "$HOUR/.venv"  # else pip would change another environment than the new one'
 ONLINE = os.environ.get("NEWCOMER_ONLINE") == "1"
 
 
@@ -63,19 +65,30 @@ def script_of(page: list[Snippet]) -> str:
             lines.append(f"cat > {shlex.quote(snippet.file)} <<'END_OF_FILE'\n{snippet.text}\nEND_OF_FILE")
         else:
             assert snippet.kind == "shell", f"{snippet}: neither a command nor a file"
+            if snippet.text.startswith("pip "):
+                lines.append(INSIDE)
             lines += [f"echo {shlex.quote(f'$ {snippet.text}')}", snippet.text]
     return "\n".join(lines) + "\n"
 
 
+def only_python(tmp_path_factory) -> Path:
+    """A folder of programs with the Python beneath this environment, and nothing of the environment itself."""
+    programs = tmp_path_factory.mktemp("programs")
+    script = programs / "python3"
+    script.write_text(f'#!/bin/sh\nexec "{Path(sys.base_prefix) / "bin" / f"python{VERSION}"}" "$@"\n')
+    script.chmod(0o755)
+    return programs
+
+
 @pytest.fixture(scope="module")
-def played(folder, dependencies):
+def played(folder, dependencies, tmp_path_factory):
     """The folder after the hour, with what was printed and how long it took."""
     page = snippets_of(ROOT / "docs" / "first-hour.md")
-    variables = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    variables = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "120", "HF_HUB_OFFLINE": "1"}
     if not ONLINE:
         variables |= {"PYTHONPATH": str(dependencies), "PIP_NO_INDEX": "1"}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
+    variables |= {"HOUR": str(folder), "PATH": f"{only_python(tmp_path_factory)}:/usr/bin:/bin"}
     began = time.monotonic()
     done = subprocess.run(
         ["bash", "-c", script_of(page)],
