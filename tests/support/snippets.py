@@ -134,6 +134,7 @@ class Session:
             Path(snippet.file).parent.mkdir(parents=True, exist_ok=True)
             Path(snippet.file).write_text(f"{snippet.text}\n", encoding="utf-8")
         elif snippet.kind == "python":
+            self._grant(snippet.text if "RunDirectory.open" in snippet.text else "")
             Path("snippet.py").write_text(f"{snippet.text}\n", encoding="utf-8")
             runpy.run_path("snippet.py", run_name="__main__")
         elif snippet.kind == "yaml":
@@ -148,8 +149,10 @@ class Session:
             runpy.run_path(words[0], run_name="__main__")
             return
         assert program == "turnwise", f"nothing here runs {program}: teach it, or excuse it with a reason"
-        if words[0] in ("eval", "report") and words[1].startswith("runs/") and not Path(words[1]).is_dir():
-            self._train(words[1])
+        if words[0] in ("eval", "report", "show"):
+            self._grant(words[1])
+        elif words == ["runs"]:
+            self._grant("\n".join(one.text for one in self._page))
         for run in self._granted & set(words) if words[0] == "train" else ():
             shutil.rmtree(run)
             self._granted.remove(run)
@@ -159,11 +162,19 @@ class Session:
         code = main(words)
         assert code == 0, f"`{command}` ended with exit code {code}"
 
-    def _train(self, run: str) -> None:
-        """Makes a run that the page takes for granted: by the page's own command, or else by the demo's recipe."""
-        made = [one.text for one in self._page if one.text.startswith("turnwise train") and f"--run {run}" in one.text]
-        self._type(made[0] if made else f"turnwise train encyclopedia-grpo --run {run}")
-        self._granted.add(run)
+    def _grant(self, text: str) -> None:
+        """Makes the run that a text reads and the page takes for granted: by the page's command, else by the demo's.
+
+        The demo has 8 steps, and so has the run, each of them small.
+        """
+        run = re.search(r"runs/[\w-]+", text)
+        if run is None or Path(run[0]).is_dir():
+            return
+        own = [one.text for one in self._page if re.match(rf"turnwise train .*--run {run[0]}( |$)", one.text)]
+        command = own[0] if own else f"turnwise train encyclopedia-grpo --run {run[0]}"
+        words = shlex.split(command)[1:]
+        assert main([*words, *small_sizes(words), *([] if own else ["steps=8"])]) == 0, f"{command} failed"
+        self._granted.add(run[0])
 
 
 def small_sizes(words: Sequence[str]) -> list[str]:
@@ -187,6 +198,6 @@ def read_yaml(text: str) -> object:
     """The data of a block of YAML, whose keys must be settings."""
     data = yaml.safe_load(text)
     assert isinstance(data, dict), "a block of YAML is a part of a recipe"
-    known = {*Config.model_fields, "extends", "algorithm"}
+    known = {*Config.model_fields, "extends", "algorithm", "rewards"}  # the last is of env.args, in many environments
     assert set(data) <= known, f"no such section: {sorted(set(data) - known)}"
     return data
