@@ -32,6 +32,7 @@ def run(*arguments, cwd, heavy=HEAVY):
         (["train", "encyclopedia-grpo", "algorithm=gpro"], "did you mean 'grpo'?"),
         (["train", "encyclopedia-grpo", "rollout.group_size=1"], "rollout.group_size: grpo compares"),
         (["train", "encyclopedia-gpro"], "did you mean encyclopedia-grpo?"),
+        (["eval", "encyclopedia-grpo", "typo=1"], "typo: unknown key in override"),
         (["demo", "sed=1"], "did you mean 'seed'?"),
         (["train", "mine.yaml"], "learning_rate is learner.optimizer.lr here"),
         (["check", "mine.py:Mine", "wrong=1"], "Mine has no argument 'wrong'"),
