@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 INTEROP := .venv-interop
+GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-newcomer test-trackers test-interop check mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-trackers test-interop check mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +55,9 @@ $(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.tx
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
+	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
 
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)

@@ -51,3 +51,16 @@ def test_a_function_is_as_long_as_it_is():
 def test_every_room_and_module_opens_with_its_duty():
     openings = {name: ast.get_docstring(ast.parse(text)) or "" for name, text in FILES.items()}
     assert [name for name, opening in openings.items() if len(opening.split()) < WORDS_OF_A_DUTY] == []
+
+
+def test_make_test_gpu_runs_every_test_that_needs_a_gpu():
+    root = Path(__file__).parents[1]
+    (line,) = (line for line in (root / "Makefile").read_text().splitlines() if line.startswith("GPU_TESTS := "))
+    covered = tuple(line.removeprefix("GPU_TESTS := ").split())
+    marked = [
+        str(path.relative_to(root))
+        for path in sorted((root / "tests").rglob("test_*.py"))
+        if "pytest.mark.gpu" in path.read_text(encoding="utf-8") and path.name != Path(__file__).name
+    ]
+    assert marked
+    assert [path for path in marked if not path.startswith(covered)] == []

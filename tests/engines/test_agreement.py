@@ -102,12 +102,16 @@ def test_a_window_that_is_too_long_is_refused(plant):
 
 def test_a_fault_of_half_precision_alone_is_refused(monkeypatch):
     """Structure is right but the sampling dtype goes wrong: the yardstick is the model's own error."""
-    own = forward_module.TorchOps.norm
-    monkeypatch.setattr(
-        forward_module.TorchOps,
-        "norm",
-        lambda ops, x, norm: own(ops, x, norm) * (1.5 if ops._dtype == torch.bfloat16 else 1.0),
-    )
+    load = forward_module._load_ops
+
+    def load_faulty(architecture, *, dtype, **given):
+        ops = load(architecture, dtype=dtype, **given)
+        if dtype == torch.bfloat16:
+            own = ops.gate
+            ops.gate = lambda *states: 1.5 * own(*states)
+        return ops
+
+    monkeypatch.setattr(forward_module, "_load_ops", load_faulty)
     assert isinstance(forward_of(make_model()), FusedForward)
     forward = forward_of(make_model(), torch.bfloat16)
     assert isinstance(forward, HFForward)
