@@ -1,0 +1,78 @@
+"""The count of mutations as a page shows it: the share caught by room, and every survivor.
+
+Invariant: a survivor counts as one even where nothing could notice it; the reason stands beside it.
+"""
+
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from equivalent import REASONS
+
+ROOMS = ("credit", "losses", "rollout", "learner", "training/trainer.py")
+CONTROL = "control"
+"""The kind of a copy with no change."""
+_MARKS = re.compile(r"(<!-- mutants -->\n).*?(<!-- /mutants -->)", re.DOTALL)
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What became of a mutation: `caught`, `timeout` (caught too) or `survived`."""
+
+    room: str
+    file: str
+    line: int
+    function: str
+    kind: str
+    outcome: str
+    tests: int
+    """How many tests were to run."""
+    caught_by: str = ""
+    """The first test that failed."""
+    diff: list[str]
+
+    @property
+    def is_control(self) -> bool:
+        return self.kind == CONTROL
+
+
+def write_count(results: Sequence[Result], *, possible: int, tests: int, command: str) -> str:
+    tried = [result for result in results if not result.is_control]
+    controls = [result for result in results if result.is_control]
+    lines = ["| room | tried | caught | of these by timeout | survived | share caught |", "| --- |" + " ---: |" * 5]
+    for room in (*(room.partition("/")[0] for room in ROOMS), "all"):
+        lines.append(_row(room, [result for result in tried if room in ("all", result.room)]))
+    alarms = sum(result.outcome != "survived" for result in controls)
+    versions = f"python {platform.python_version()}, torch {version('torch')}"
+    lines += [
+        "",
+        f"`{command}`: {len(tried)} of {possible} possible mutations, {tests} tests, {versions}.",
+        f"Of {len(controls)} copies without a change, tried in between, {alarms} counted as caught.",
+    ]
+    survivors = [result for result in tried if result.outcome == "survived"]
+    if survivors:
+        lines += ["", "| survivor | change | why |", "| --- | --- | --- |", *map(_survivor, survivors)]
+    return "\n".join(lines)
+
+
+def fill_page(page: Path, text: str) -> None:
+    whole = page.read_text()
+    assert _MARKS.search(whole), f"{page}: no <!-- mutants --> ... <!-- /mutants -->"
+    page.write_text(_MARKS.sub(lambda match: f"{match[1]}{text}\n{match[2]}", whole))
+
+
+def _row(name: str, results: Sequence[Result]) -> str:
+    outcomes = [result.outcome for result in results]
+    survived, late = outcomes.count("survived"), outcomes.count("timeout")
+    share = f"{1 - survived / len(results):.1%}" if results else "–"
+    return f"| {name} | {len(results)} | {len(results) - survived} | {late} | {survived} | {share} |"
+
+
+def _survivor(result: Result) -> str:
+    before, after = (" ".join(line[1:].strip() for line in result.diff if line[0] == sign) for sign in "-+")
+    reason = REASONS.get((result.file, before, after), "no test notices")
+    change = f"`{before}` → `{after}`".replace("|", "\\|")
+    return f"| {result.file.removeprefix('src/turnwise/')}, `{result.function}` | {change} | {reason} |"

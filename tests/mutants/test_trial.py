@@ -1,0 +1,112 @@
+"""How a mutant's tests are chosen, run and judged, over one small tree with a test of its own."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from count import Result, fill_page, write_count
+from tracing import choose_tests
+from trial import ROOT, Alarm, Traced, first_failure, read_outcome
+
+PLACE = "src/turnwise/credit/gae.py:12"
+OTHER = "src/turnwise/credit/scan.py:9"
+
+
+def test_the_rooms_own_and_most_specific_tests_run_first():
+    tests = [
+        Traced("tests/training/test_trainer.py::test_quick", 0.01, frozenset({PLACE})),
+        Traced("tests/credit/test_gae.py::test_broad", 0.01, frozenset({PLACE, OTHER})),
+        Traced("tests/credit/test_gae.py::test_narrow", 0.01, frozenset({PLACE})),
+        Traced("tests/credit/test_gae.py::test_slow", 30.0, frozenset({PLACE})),
+        Traced("tests/credit/test_scan.py::test_elsewhere", 0.01, frozenset({OTHER})),
+    ]
+    first, *later = choose_tests(tests, "src/turnwise/credit/gae.py", 12, 60.0)
+    assert [test.test.partition("::test_")[2] for test in first] == ["narrow", "broad"]
+    assert [test.test.partition("::test_")[2] for tests in later for test in tests] == ["slow", "quick"]
+
+
+def test_patience_limits_what_a_survivor_costs():
+    tests = [Traced(f"tests/credit/test_gae.py::test_{n}", 10.0, frozenset({PLACE})) for n in range(20)]
+    chosen = [test for tests in choose_tests(tests, "src/turnwise/credit/gae.py", 12, 45.0) for test in tests]
+    assert len(chosen) == 1 + 1 + 1 + 4, "one in each of the short rounds, and 45 seconds of them"
+
+
+def test_a_function_that_no_test_executes_is_tried_by_tests_of_its_file():
+    tests = [Traced("tests/credit/test_gae.py::test_a", 0.1, frozenset({PLACE}))]
+    assert choose_tests(tests, "src/turnwise/credit/gae.py", 99, 5.0) == [tests]
+
+
+def run_endless(log: Path) -> int:
+    """The exit code of a child in which a test never ends."""
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 1)
+        alarm = Alarm({"tests/a.py::test_endless": 0.0}, grace=0.2)
+        alarm.pytest_runtest_logstart("tests/a.py::test_endless")
+        time.sleep(60)  # as foreign code does, in which no Python handler would run
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_test_that_never_ends_is_a_timeout_of_that_test(tmp_path):
+    code = run_endless(tmp_path / "log")
+    assert code == -signal.SIGALRM
+    assert read_outcome(code, tmp_path / "log") == "timeout"
+    assert first_failure(tmp_path / "log") == "tests/a.py::test_endless"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "outcome"),
+    [
+        (0, "", "survived"),
+        (1, "FAILED tests/a.py::test_b - x", "caught"),
+        (4, "_ ERROR collecting tests/a.py _", "caught"),
+    ],
+)
+def test_outcomes(code, log, outcome, tmp_path):
+    (tmp_path / "log").write_text(log)
+    assert read_outcome(code, tmp_path / "log") == outcome
+
+
+def test_tests_that_pytest_cannot_find_are_an_error_of_the_count(tmp_path):
+    (tmp_path / "log").write_text("ERROR: not found: tests/a.py::test_b")
+    with pytest.raises(AssertionError, match="could not find"):
+        read_outcome(4, tmp_path / "log")
+
+
+def result(outcome, *, room="credit", kind="sign", diff=("-x = -a", "+x = (a)")):
+    return Result(
+        room=room,
+        file=f"src/turnwise/{room}/f.py",
+        line=1,
+        function="f",
+        kind=kind,
+        outcome=outcome,
+        tests=1,
+        diff=list(diff),
+    )
+
+
+def test_the_count_of_a_page(tmp_path):
+    results = [result("caught"), result("timeout"), result("survived"), result("caught", room="learner")]
+    controls = [result("survived", kind="control", diff=()), result("caught", kind="control", diff=())]
+    text = write_count([*results, *controls], possible=100, tests=7, command="make mutants N=4 SEED=1")
+    assert "| credit | 3 | 2 | 1 | 1 | 66.7% |" in text
+    assert "| all | 4 | 3 | 1 | 1 | 75.0% |" in text
+    assert "`make mutants N=4 SEED=1`: 4 of 100 possible mutations, 7 tests" in text
+    assert "Of 2 copies without a change, tried in between, 1 counted as caught." in text
+    assert "| credit/f.py, `f` | `x = -a` → `x = (a)` | no test notices |" in text
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- mutants -->\nold\n<!-- /mutants -->\nafter\n")
+    fill_page(page, "new")
+    assert page.read_text() == "before\n<!-- mutants -->\nnew\n<!-- /mutants -->\nafter\n"
+
+
+def test_survivors_that_nothing_can_notice_are_in_the_code_as_they_are_described():
+    from equivalent import REASONS
+
+    for (path, before, _), reason in REASONS.items():
+        assert before in " ".join((ROOT / path).read_text().split()), f"{path}: {before}"
+        assert reason
