@@ -1,5 +1,7 @@
 """Loss inputs of a batch under a real, tiny model: whose logprobs count, who shares a ratio, where a critic learns."""
 
+import copy
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -10,6 +12,7 @@ from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.loss_inputs import choose_old_policy, prepare_loss_inputs
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
+from turnwise.models.reference import Reference
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 RUNNER = ForwardRunner(device=torch.device("cpu"), autocast=None, temperature=1.0, token_budget=64)
@@ -49,16 +52,18 @@ def _groups(reward=1.0):
     return [Group(task=task, trajectories=both)]
 
 
-def _prepare(model, *, critic=None, credit=None, reward=1.0, **loss):
-    batch = Batch.of(_groups(reward), action_mask=loss.get("action_mask", True))
+def _prepare(model, *, critic=None, reference=None, credit=None, reward=1.0, **loss):
+    credit = credit or CreditSettings()
+    action_mask = loss.get("action_mask", True)
+    batch = Batch.of(_groups(reward), advantage_mask=credit.advantage_mask, action_mask=action_mask)
     settings = LossSettings(**loss)
     inputs, metrics = prepare_loss_inputs(
         batch,
         model=model,
         critic=critic,
-        reference=None,
+        reference=reference,
         runner=RUNNER,
-        credit=credit or CreditSettings(),
+        credit=credit,
         loss=settings,
         old_policy=choose_old_policy(settings, dtype=torch.float32, stale=False, single_step=False),
     )
@@ -134,3 +139,21 @@ def test_equal_targets_leave_nothing_for_a_critic_to_explain(model):
     _, inputs, metrics = _prepare(model, critic=Critic(model), credit=settings, reward=0.0)
     assert set(inputs.value_target.tolist()) == {0.0}
     assert metrics["critic/explained_variance"] == 0.0
+
+
+@pytest.mark.parametrize("advantage_mask", [True, False])
+def test_a_kl_penalty_in_the_reward_is_paid_on_every_credited_token(model, advantage_mask):
+    """With the mask off, context tokens between the turns are credited too: with the policy's KL, since none was sampled."""
+    policy = copy.deepcopy(model)
+    reference = Reference(policy)
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(1.5)
+    credit = CreditSettings(estimator="gae", lam=1.0, whiten=False, advantage_mask=advantage_mask)
+    kl = {"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    batch, inputs, _ = _prepare(policy, critic=Critic(model), reference=reference, credit=credit, reward=0.0, **kl)
+    old = torch.where(batch.action, batch.logprob.double(), _exact(policy, batch))
+    penalty = 0.5 * (old - _exact(model, batch)) * batch.credited  # [L]
+    assert (penalty[batch.credited & ~batch.action].abs() > 0.01).tolist() == [True] * (not advantage_mask)
+    to_go = [float(penalty[t:][batch.trajectory[t:] == batch.trajectory[t]].sum()) for t in range(len(batch.ids))]
+    expected = [-to_go[t] for t in batch.credited.nonzero().flatten().tolist()]
+    assert inputs.advantage[batch.credited].tolist() == pytest.approx(expected, abs=1e-5)
