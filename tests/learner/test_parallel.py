@@ -109,7 +109,9 @@ def both(tmp_path_factory):
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         port = door.getsockname()[1]
-    torch.multiprocessing.spawn(_work, args=(port, str(folder)), nprocs=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")  # two ranks would need two GPUs
+        torch.multiprocessing.spawn(_work, args=(port, str(folder)), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 

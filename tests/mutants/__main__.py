@@ -53,6 +53,7 @@ class Running:
 
 def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
+    until = time.monotonic() + 60 * given.minutes
     preload()
     FOLDER.mkdir(parents=True, exist_ok=True)
     trees = [Tree(FOLDER / f"tree{job}") for job in range(given.jobs)]
@@ -68,7 +69,6 @@ def main(arguments: Sequence[str]) -> int:
     files = [file.resolve() for file in given.tests or _test_files()]
     traced, nothing = trace(trees[0], files, FOLDER, jobs=given.jobs, tell=console.print)
     console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
-    until = time.monotonic() + 60 * given.minutes
     results = _try_all([*_add_controls(drawn, given.controls)], traced, trees, given.patience, until=until)
     tried = [(result.file, result.diff) for result in results]
     results += [result for result in before if (result.file, result.diff) not in tried]
