@@ -73,3 +73,8 @@ def test_a_broken_one_is_one_line(name, args, words):
     with pytest.raises(ConfigError, match=words) as error:
         estimate(tokens(), CreditSettings(estimator=f"{__name__}:{name}", args=args))
     assert "\n" not in str(error.value)
+
+
+def test_arguments_are_for_ones_own_estimator_alone():
+    assert CreditSettings(estimator="grpo").unread()["args"] == "estimator"
+    assert "args" not in CreditSettings(estimator=f"{__name__}:scaled").unread()

@@ -56,9 +56,11 @@ class Tracer:
         sys.setprofile(None)
 
     def write(self, file: Path) -> None:
-        data = {test: [seconds, sorted(seen | self._shared)] for test, (seconds, seen) in self.tests.items()}
+        tests = {test: [seconds, sorted(seen | self._shared)] for test, (seconds, seen) in self.tests.items()}
+        imported = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+        read = [name.removeprefix(self._prefix) for name in imported if name.startswith(self._prefix)]
         whole = file.with_suffix(".part")
-        whole.write_text(json.dumps(data))
+        whole.write_text(json.dumps({"tests": tests, "read": {name: _digest(ROOT / name) for name in sorted(read)}}))
         whole.replace(file)
 
 
@@ -67,14 +69,13 @@ def trace(
 ) -> tuple[list[Traced], list[str]]:
     """Runs test files, each in a child, `jobs` at a time; returns the tests that pass, and files of which none did.
 
-    What is known of a file is read from `cache` as long as it, the package, the tests' support and Python are the same.
+    What is known of a file is read from `cache` as long as it, the modules it imported, the tests' support and Python
+    are the same.
     """
-    common = _digest(*sorted((ROOT / PACKAGE).rglob("*.py")), *sorted((ROOT / "tests/support").glob("*.py")))
-    common = f"{common}.{platform.python_version()}"
-    known = {
-        file: cache / f"{str(file.relative_to(ROOT)).replace('/', '.')}.{_digest(file)}.{common}.json" for file in files
-    }
-    waiting = sorted((file for file in known if not known[file].exists()), key=lambda file: -file.stat().st_size)
+    support = _digest(*sorted((ROOT / "tests/support").glob("*.py")), ROOT / "tests/conftest.py")
+    name = f"{support}.{platform.python_version()}.json"
+    known = {file: cache / f"{'.'.join(file.relative_to(ROOT).parts)}.{_digest(file)}.{name}" for file in files}
+    waiting = sorted((file for file in known if not _holds(known[file])), key=lambda file: -file.stat().st_size)
     running: dict[int, tuple[Path, float]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -86,10 +87,16 @@ def trace(
     traced: list[Traced] = []
     nothing: list[str] = []
     for file, result in known.items():
-        tests = json.loads(result.read_text()) if result.exists() else {}
+        tests = json.loads(result.read_text())["tests"] if result.exists() else {}
         traced += [Traced(test, seconds, frozenset(seen)) for test, (seconds, seen) in tests.items()]
         nothing += [] if tests else [str(file.relative_to(ROOT))]
     return traced, nothing
+
+
+def _holds(trace: Path) -> bool:
+    """Whether a trace is there and the modules of the package that its tests imported are as they were."""
+    read = json.loads(trace.read_text())["read"] if trace.exists() else {}
+    return bool(read) and all((ROOT / path).is_file() and _digest(ROOT / path) == was for path, was in read.items())
 
 
 def _start_tracing(tree: Tree, file: Path, result: Path) -> int:
