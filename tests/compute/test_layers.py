@@ -164,10 +164,12 @@ def test_a_whole_backbone_is_compiled_once_for_rows_of_any_length(monkeypatch):
     counters = torch._dynamo.utils.counters
     before = counters["stats"]["unique_graphs"]
     with Compiled(model, whole_backbones=True).in_use():
-        for width in (16, 24, 40):
+        for width in (16, 24, 40, 32, 12, 36):
             found = hidden_states(backbone_of(model), ids[:, :width].clone(), positions[:, :width].clone())
             assert found.shape[1] == width
-    assert counters["stats"]["unique_graphs"] - before == 1
+    # Before torch 2.13, whose graph is dynamic at once, the second length may make it so.
+    graphs = 1 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13) else 2
+    assert counters["stats"]["unique_graphs"] - before <= graphs
 
 
 def test_code_that_cannot_be_read_back_is_not_written_down():

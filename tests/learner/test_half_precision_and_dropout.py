@@ -6,6 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from episodes_by_hand import VOCABULARY, episode, group, tiny_llama, turn, with_exact_logprobs
 from turnwise.credit.estimate import CreditSettings
+from turnwise.learner import forward_runner as forward_runner_module
 from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.learner import Learner
 from turnwise.learner.loss_inputs import choose_old_policy
@@ -166,3 +167,13 @@ def test_checkpointing_without_dropout_gives_the_same_gradient():
         assert not model.training
         assert not any(inner.training for inner in model.modules())
     assert torch.equal(*stepped)
+
+
+def test_passes_before_an_update_compute_no_entropy(monkeypatch):
+    """It would take as long as the logprobs, and nothing reads it."""
+    asked, real = [], forward_runner_module.score
+    monkeypatch.setattr(
+        forward_runner_module, "score", lambda *given, entropy: asked.append(entropy) or real(*given, entropy=entropy)
+    )
+    _update({"old_logprobs": "learner"}, minibatches=2)
+    assert asked == [False]

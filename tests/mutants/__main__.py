@@ -32,6 +32,7 @@ TESTS = (
     "training",
     "mutants",
     "evaluation",
+    "agents/test_person.py",
     "test_types.py",
 )
 FOLDER = ROOT / "runs" / "mutants"
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     until = time.monotonic() + 60 * given.minutes
     preload()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    trees = [Tree(FOLDER / f"tree{job}") for job in range(given.jobs)]
+    first = Tree(FOLDER / "tree0")
+    trees = [first, *(Tree(FOLDER / f"tree{job}", like=first) for job in range(1, given.jobs))]
     places = [(path, mutation) for path in _sources() for mutation in find_mutations((ROOT / path).read_text())]
     total = len(places)
     # Shuffled whole, so that a larger number tries the same ones first.
@@ -69,11 +71,15 @@ def main(arguments: Sequence[str]) -> int:
     files = [file.resolve() for file in given.tests or _test_files()]
     traced, nothing = trace(trees[0], files, FOLDER, jobs=given.jobs, tell=console.print)
     console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
-    results = _try_all([*_add_controls(drawn, given.controls)], traced, trees, given.patience, until=until)
+    controls = len(drawn) + 1 if given.again else given.controls
+    results = _try_all([*_add_controls(drawn, controls)], traced, trees, given.patience, until=until)
+    for result in results:
+        result.retried = given.again
     tried = [(result.file, result.diff) for result in results]
     results += [result for result in before if (result.file, result.diff) not in tried]
     results.sort(key=lambda result: (result.file, result.line, result.diff))
     command = f"make mutants N={sum(not result.is_control for result in results)} SEED={given.seed}"
+    command += " MUTANTS=--again" if given.again else ""
     data = {"command": command, "possible": total, "results": [dataclasses.asdict(result) for result in results]}
     (FOLDER / "result.json").write_text(json.dumps(data, indent=1))
     text = write_count(results, possible=total, tests=len(traced), command=command)

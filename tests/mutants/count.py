@@ -33,6 +33,8 @@ class Result:
     caught_by: str = ""
     """The first test that failed."""
     diff: list[str]
+    retried: bool = False
+    """It survived at first, and was tried again after tests were written."""
 
     @property
     def is_control(self) -> bool:
@@ -42,7 +44,8 @@ class Result:
 def write_count(results: Sequence[Result], *, possible: int, tests: int, command: str) -> str:
     tried = [result for result in results if not result.is_control]
     controls = [result for result in results if result.is_control]
-    lines = ["| room | tried | caught | of these by timeout | survived | share caught |", "| --- |" + " ---: |" * 5]
+    header = "| room | tried | caught at first | share | caught now | of these by timeout | survived | share |"
+    lines = [header, "| --- |" + " ---: |" * 7]
     for room in (*(room.partition("/")[0] for room in ROOMS), "all"):
         lines.append(_row(room, [result for result in tried if room in ("all", result.room)]))
     alarms = sum(result.outcome != "survived" for result in controls)
@@ -67,8 +70,14 @@ def fill_page(page: Path, text: str) -> None:
 def _row(name: str, results: Sequence[Result]) -> str:
     outcomes = [result.outcome for result in results]
     survived, late = outcomes.count("survived"), outcomes.count("timeout")
-    share = f"{1 - survived / len(results):.1%}" if results else "–"
-    return f"| {name} | {len(results)} | {len(results) - survived} | {late} | {survived} | {share} |"
+    caught, tried = len(results) - survived, len(results)
+    first = sum(result.outcome != "survived" and not result.retried for result in results)
+    cells = [tried, first, _share(first, tried), caught, late, survived, _share(caught, tried)]
+    return f"| {name} | {' | '.join(map(str, cells))} |"
+
+
+def _share(caught: int, tried: int) -> str:
+    return f"{caught / tried:.1%}" if tried else "–"
 
 
 def _survivor(result: Result) -> str:

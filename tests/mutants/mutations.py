@@ -83,8 +83,14 @@ def find_mutations(source: str) -> list[Mutation]:
 
 def _walk(node: ast.AST, function: tuple[str, int] | None, scope: str) -> Iterator[tuple]:
     """(node, kind, the text in its place, function around it), in the order of places."""
-    if isinstance(node, _UNSEEN_NODES) or _is_log(node) or _is_settings(node):
+    if isinstance(node, _UNSEEN_NODES) or _is_log(node) or _is_typing(node):
         return
+    if isinstance(node, ast.ClassDef) and any(
+        isinstance(base, ast.Name) and base.id == "Settings" for base in node.bases
+    ):
+        # The defaults of a settings model are choices, and no test should repeat them.
+        methods = [part for part in node.body if not isinstance(part, ast.AnnAssign)]
+        node = ast.ClassDef(name=node.name, bases=[], keywords=[], body=methods, decorator_list=[])
     if isinstance(node, ast.ClassDef):
         scope = f"{node.name}."
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and function is None:
@@ -143,12 +149,9 @@ def _is_log(node: ast.AST) -> bool:
         isinstance(called, ast.Call)
         and isinstance(called.func, ast.Attribute)
         and isinstance(called.func.value, ast.Name)
-        and called.func.value.id in ("log", "_logger")
+        and called.func.value.id in ("log", "logger")
     )
 
 
-def _is_settings(node: ast.AST) -> bool:
-    """A field of a settings model: its default is a choice, and no test should repeat it."""
-    return (
-        isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and "Field" in ast.unparse(node.value.func)
-    )
+def _is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -4,6 +4,7 @@ Invariant: a test is traced only if it passes on the unchanged source, so one th
 such as another version of a library, never counts as one that notices a mutation.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -11,14 +12,18 @@ import platform
 import sys
 import threading
 import time
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trial import PACKAGE, ROOT, Traced, Tree, fork, run_tests
 
 PROCESS_TESTS = ("tests/learner/test_parallel.py", "tests/training/test_launch.py")
 """Tests that start processes, in which nothing is traced."""
+_LONG_FILE, _TESTS_OF_A_PART = 12_000, 5
+"""Files longer than so many characters are traced in parts of so many tests."""
 _ROUNDS = (0.5, 2.0, 8.0)
 """Seconds of tests in the first rounds: pytest reads all files of a round before it runs the first test."""
 
@@ -35,15 +40,36 @@ class Tracer:
         self._shared: set[str] = set()
         self.tests: dict[str, tuple[float, set[str]]] = {}
 
+    def _note(self, code: types.CodeType) -> None:
+        if code.co_filename.startswith(self._prefix):
+            self._seen.add(f"{code.co_filename[len(self._prefix) :]}:{code.co_firstlineno}")
+
     def _profile(self, frame, event, argument) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(self._prefix):
-            self._seen.add(f"{frame.f_code.co_filename[len(self._prefix) :]}:{frame.f_code.co_firstlineno}")
+        if event == "call":
+            self._note(frame.f_code)
 
     def pytest_runtest_setup(self, item) -> None:
         self._start = time.monotonic()
         self._seen.clear()
-        threading.setprofile(self._profile)
-        sys.setprofile(self._profile)
+        if sys.version_info >= (3, 12):
+            self._monitor()
+        else:
+            threading.setprofile(self._profile)
+            sys.setprofile(self._profile)
+
+    def _monitor(self) -> None:
+        """Where Python has it, monitoring: each function reports itself once a test, so tests take no longer."""
+        monitoring = sys.monitoring
+        if monitoring.get_tool(monitoring.PROFILER_ID) is None:
+
+            def started(code: types.CodeType, offset: int) -> object:
+                self._note(code)
+                return monitoring.DISABLE
+
+            monitoring.use_tool_id(monitoring.PROFILER_ID, "mutants")
+            monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.PY_START, started)
+            monitoring.set_events(monitoring.PROFILER_ID, monitoring.events.PY_START)
+        monitoring.restart_events()
 
     def pytest_runtest_call(self, item) -> None:
         self._shared |= self._seen
@@ -64,32 +90,60 @@ class Tracer:
         whole.replace(file)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A test file, or the tests of a long one by name, which are traced by themselves."""
+
+    file: Path
+    tests: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, file: Path) -> "list[Part]":
+        text = file.read_text()
+        names = [node.name for node in ast.parse(text).body if getattr(node, "name", "").startswith("test_")]
+        if len(text) < _LONG_FILE or len(names) <= _TESTS_OF_A_PART:
+            return [cls(file)]
+        starts = range(0, len(names), _TESTS_OF_A_PART)
+        return [cls(file, tuple(names[start : start + _TESTS_OF_A_PART])) for start in starts]
+
+    @property
+    def arguments(self) -> list[str]:
+        """What pytest runs."""
+        path = str(self.file.relative_to(ROOT))
+        return [f"{path}::{name}" for name in self.tests] or [path]
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256(self.file.read_bytes() + " ".join(self.tests).encode()).hexdigest()[:12]
+        return f"{'.'.join(self.file.relative_to(ROOT).parts)}.{digest}"
+
+
 def trace(
     tree: Tree, files: Iterable[Path], cache: Path, *, jobs: int, tell: Callable[[str], None]
 ) -> tuple[list[Traced], list[str]]:
-    """Runs test files, each in a child, `jobs` at a time; returns the tests that pass, and files of which none did.
+    """Runs test files, each in a child, `jobs` at a time; returns the tests that pass, and what has none.
 
     What is known of a file is read from `cache` as long as it, the modules it imported, the tests' support and Python
     are the same.
     """
     support = _digest(*sorted((ROOT / "tests/support").glob("*.py")), ROOT / "tests/conftest.py")
-    name = f"{support}.{platform.python_version()}.json"
-    known = {file: cache / f"{'.'.join(file.relative_to(ROOT).parts)}.{_digest(file)}.{name}" for file in files}
-    waiting = sorted((file for file in known if not _holds(known[file])), key=lambda file: -file.stat().st_size)
-    running: dict[int, tuple[Path, float]] = {}
+    common = f"{support}.{platform.python_version()}.json"
+    known = {part: cache / f"{part.name}.{common}" for file in files for part in Part.of(file)}
+    waiting = sorted((part for part in known if not _holds(known[part])), key=lambda part: -part.file.stat().st_size)
+    running: dict[int, tuple[Part, float]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
-            file = waiting.pop(0)
-            running[_start_tracing(tree, file, known[file])] = (file, time.monotonic())
+            part = waiting.pop(0)
+            running[_start_tracing(tree, part, known[part])] = (part, time.monotonic())
         child, _ = os.wait()
-        file, began = running.pop(child)
-        tell(f"traced {file.relative_to(ROOT)} in {time.monotonic() - began:.0f} s")
+        part, began = running.pop(child)
+        tell(f"traced {part.arguments[0]} in {time.monotonic() - began:.0f} s")
     traced: list[Traced] = []
     nothing: list[str] = []
-    for file, result in known.items():
+    for part, result in known.items():
         tests = json.loads(result.read_text())["tests"] if result.exists() else {}
         traced += [Traced(test, seconds, frozenset(seen)) for test, (seconds, seen) in tests.items()]
-        nothing += [] if tests else [str(file.relative_to(ROOT))]
+        nothing += [] if tests else part.arguments
     return traced, nothing
 
 
@@ -99,10 +153,10 @@ def _holds(trace: Path) -> bool:
     return bool(read) and all((ROOT / path).is_file() and _digest(ROOT / path) == was for path, was in read.items())
 
 
-def _start_tracing(tree: Tree, file: Path, result: Path) -> int:
+def _start_tracing(tree: Tree, part: Part, result: Path) -> int:
     def work() -> int:
         tracer = Tracer(tree.source)
-        run_tests([str(file.relative_to(ROOT))], plugins=[tracer])
+        run_tests(part.arguments, plugins=[tracer])
         tracer.write(result)
         return 0
 

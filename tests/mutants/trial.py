@@ -47,9 +47,13 @@ class Tree:
     Bytecode of the other files is made once and never checked against them, so a child compiles one file alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, like: "Tree | None" = None) -> None:
+        """`like` another tree, bytecode included; without one, a copy of the working tree."""
         self.source = folder / "src"
         shutil.rmtree(folder, ignore_errors=True)
+        if like is not None:
+            shutil.copytree(like.source, self.source)
+            return
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
         compileall.compile_dir(self.source, quiet=2, invalidation_mode=_UNCHECKED)
 

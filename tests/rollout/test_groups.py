@@ -299,3 +299,8 @@ def test_a_summary_of_nothing_but_failures_is_still_a_summary():
 )
 def test_rewards_that_differ_by_rounding_alone_have_no_std(rewards, std):
     assert reward_std(group(*(episode(turn(1, 1, win=reward)) for reward in rewards))) == pytest.approx(std, rel=1e-6)
+
+
+@pytest.mark.parametrize(("rewards", "std"), [((0.0, 1e-9), 0.0), ((0.0, 2e-9), 1e-9), ((5.0, 5.0 + 4e-9), 0.0)])
+def test_rewards_that_differ_by_a_rounding_are_equal(rewards, std):
+    assert reward_std(group(*(episode(turn(1, 1, win=reward)) for reward in rewards))) == pytest.approx(std, abs=1e-15)

@@ -1,5 +1,6 @@
 """What the trainer hands from one part to the next, where a whole run's figures would not show that it was lost."""
 
+import gc
 import random
 
 import torch
@@ -27,3 +28,10 @@ def test_global_random_numbers_of_a_resumed_run_go_on_where_they_stopped(tmp_pat
             random.seed(6)
             torch.manual_seed(6)
     assert drawn["resumed"] == drawn["unbroken"]
+
+
+def test_garbage_is_seldom_collected_while_training_and_as_before_after(tmp_path):
+    before, during = gc.get_threshold(), []
+    run_tiny(tmp_path / "run", die=lambda *_: during.append(gc.get_threshold()[0]))
+    assert set(during) == {50_000}
+    assert gc.get_threshold() == before
