@@ -18,9 +18,22 @@ from pathlib import Path
 
 from count import CONTROL, ROOMS, Result, fill_page, write_count
 from mutations import Mutation, find_mutations
+from patching import Imported, forget_package
 from rich.console import Console
 from tracing import choose_tests, trace
-from trial import PACKAGE, ROOT, Traced, Tree, end, first_failure, preload, read_outcome, try_mutant
+from trial import (
+    CANNOT_PATCH,
+    PACKAGE,
+    ROOT,
+    Traced,
+    Tree,
+    end,
+    first_failure,
+    import_tests,
+    preload,
+    read_outcome,
+    try_mutant,
+)
 
 TESTS = (
     "credit",
@@ -43,13 +56,26 @@ console = Console(highlight=False, soft_wrap=True)
 @dataclass(slots=True, kw_only=True)
 class Running:
     result: Result
+    mutation: Mutation
     tree: Tree
-    child: int
-    limit: float
+    rounds: list[list[Traced]]
+    patched: bool = True
+    """Its child is patched; else it imports the mutated file, and all else, anew."""
+    child: int = 0
+    limit: float = 0.0
 
     @property
     def log(self) -> Path:
         return self.tree.source.parent / "log"
+
+    def start(self, imported: Imported) -> None:
+        def prepare() -> bool:
+            if self.patched:
+                return imported.patch(self.result.file, self.mutation)
+            forget_package()
+            return True
+
+        self.child, self.limit = try_mutant(self.tree, self.log, self.rounds, prepare)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,10 +95,13 @@ def main(arguments: Sequence[str]) -> int:
         alive = [(result.file, result.diff) for result in before if result.outcome == "survived"]
         drawn = [place for place in places if (place[0], place[1].diff((ROOT / place[0]).read_text())) in alive]
     files = [file.resolve() for file in given.tests or _test_files()]
+    import_tests(first, files, FOLDER / "collect.log")
+    imported = Imported(first, _sources())
     traced, nothing = trace(trees[0], files, FOLDER, jobs=given.jobs, tell=console.print)
     console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
     controls = len(drawn) + 1 if given.again else given.controls
-    results = _try_all([*_add_controls(drawn, controls)], traced, trees, given.patience, until=until)
+    drawn = [*_add_controls(drawn, controls)]
+    results = _try_all(drawn, traced, trees, imported, patience=given.patience, until=until)
     for result in results:
         result.retried = given.again
     tried = [(result.file, result.diff) for result in results]
@@ -126,8 +155,9 @@ def _try_all(
     drawn: Sequence[tuple[str, Mutation]],
     traced: Sequence[Traced],
     trees: Sequence[Tree],
-    patience: float,
+    imported: Imported,
     *,
+    patience: float,
     until: float,
 ) -> list[Result]:
     waiting, free = list(drawn), list(trees)
@@ -145,11 +175,11 @@ def _try_all(
                 continue
             tree = free.pop()
             tree.write(path, mutation.source)
-            child, limit = try_mutant(tree, tree.source.parent / "log", rounds)
-            running.append(Running(result=result, tree=tree, child=child, limit=limit))
+            running.append(Running(result=result, mutation=mutation, tree=tree, rounds=rounds))
+            running[-1].start(imported)
         time.sleep(0.05)
         for one in list(running):
-            if not _finished(one):
+            if not _finished(one, imported):
                 continue
             one.tree.restore(one.result.file)
             running.remove(one)
@@ -160,10 +190,15 @@ def _try_all(
     return results
 
 
-def _finished(one: Running) -> bool:
+def _finished(one: Running, imported: Imported) -> bool:
     done, status = os.waitpid(one.child, os.WNOHANG)
     if done:
-        one.result.outcome = read_outcome(os.waitstatus_to_exitcode(status), one.log)
+        code = os.waitstatus_to_exitcode(status)
+        if one.patched and code in (0, CANNOT_PATCH):
+            one.patched = False
+            one.start(imported)
+            return False
+        one.result.outcome = read_outcome(code, one.log)
     elif time.monotonic() < one.limit:
         return False
     else:

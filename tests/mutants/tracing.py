@@ -44,9 +44,9 @@ class Tracer:
         if code.co_filename.startswith(self._prefix):
             self._seen.add(f"{code.co_filename[len(self._prefix) :]}:{code.co_firstlineno}")
 
-    def _profile(self, frame, event, argument) -> None:
-        if event == "call":
-            self._note(frame.f_code)
+    def _trace(self, frame, event, argument) -> None:
+        """Called when a function begins; no tracer of its lines is returned."""
+        self._note(frame.f_code)
 
     def pytest_runtest_setup(self, item) -> None:
         self._start = time.monotonic()
@@ -54,8 +54,8 @@ class Tracer:
         if sys.version_info >= (3, 12):
             self._monitor()
         else:
-            threading.setprofile(self._profile)
-            sys.setprofile(self._profile)
+            threading.settrace(self._trace)
+            sys.settrace(self._trace)
 
     def _monitor(self) -> None:
         """Where Python has it, monitoring: each function reports itself once a test, so tests take no longer."""
@@ -79,7 +79,7 @@ class Tracer:
             self.tests[report.nodeid] = (time.monotonic() - self._start, set(self._seen))
 
     def pytest_sessionfinish(self, session) -> None:
-        sys.setprofile(None)
+        sys.settrace(None)
 
     def write(self, file: Path) -> None:
         tests = {test: [seconds, sorted(seen | self._shared)] for test, (seconds, seen) in self.tests.items()}

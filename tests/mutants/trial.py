@@ -1,11 +1,12 @@
 """Whether tests notice a mutation: forked children over a copy of `src`, one mutated file at a time.
 
-Invariant: neither the working tree nor this process, which imports third-party packages once for all children and never
-turnwise, is changed. Processes that tests start see the copy too. A child has limits on time and memory, so a mutation
-that makes a loop endless ends its own child alone.
+Invariant: neither the working tree nor this process, which imports the package and its tests once for all children, is
+changed. Processes that tests start see the copy too. A child has limits on time and memory, so a mutation that makes a
+loop endless ends its own child alone.
 """
 
 import compileall
+import contextlib
 import os
 import py_compile
 import re
@@ -24,6 +25,7 @@ TEST_GRACE, GRACE = 10.0, 60.0
 """Seconds of CPU time that one test, and of the clock that all tests of a mutant, may take beyond a multiple of what
 they took before. An endless loop computes; a busy machine, on which all take long, does not make one of it."""
 _MULTIPLE = 5
+CANNOT_PATCH = 71
 _MEMORY = 12 * 2**30
 """Bytes that a child may allocate: an endless loop that keeps what it makes fails by itself."""
 
@@ -123,11 +125,29 @@ def run_tests(tests: Sequence[str], *more: str, plugins: Sequence[object] = ()) 
     return int(pytest.main([*options, "-m", "not slow and not gpu", *more, *tests], plugins=list(plugins)))
 
 
-def try_mutant(tree: Tree, log: Path, rounds: Sequence[Sequence[Traced]]) -> tuple[int, float]:
-    """Starts the tests, round after round until one fails; returns the child's id, and when it is out of time."""
+def import_tests(tree: Tree, files: Sequence[Path], log: Path) -> None:
+    """Imports the package from `tree`, and all test files, into this process."""
+    import pytest
+
+    os.chdir(ROOT)
+    sys.path.insert(0, str(tree.source))
+    with log.open("w") as out, contextlib.redirect_stdout(out):
+        code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *map(str, files)])
+    assert code == 0, f"the tests cannot be collected: {log}"
+
+
+def try_mutant(
+    tree: Tree, log: Path, rounds: Sequence[Sequence[Traced]], prepare: Callable[[], bool]
+) -> tuple[int, float]:
+    """Starts the tests, round after round until one fails; returns the child's id, and when it is out of time.
+
+    `prepare` puts the mutation into the child, or says that it cannot.
+    """
     limit = time.monotonic() + GRACE + _MULTIPLE * sum(test.seconds for tests in rounds for test in tests)
 
     def work() -> int:
+        if not prepare():
+            return CANNOT_PATCH
         alarm = Alarm({test.test: test.seconds for tests in rounds for test in tests})
         failed = (run_tests([test.test for test in tests], "-x", plugins=[alarm]) for tests in rounds)
         return next((code for code in failed if code), 0)
