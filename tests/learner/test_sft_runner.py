@@ -1,0 +1,28 @@
+"""How SFT runs its passes, decided before the first of them."""
+
+import pytest
+import torch
+from torch import nn
+
+from episodes_by_hand import tiny_llama
+from turnwise.errors import ConfigError
+from turnwise.learner.forward_runner import Packing
+from turnwise.learner.parallel import SINGLE
+from turnwise.learner.settings import SFTSettings
+from turnwise.learner.sft import _make_runner, _steps_ahead
+
+
+def test_only_a_gpu_computes_ahead_of_the_host():
+    assert [_steps_ahead(torch.device(name)) for name in ("cpu", "cuda")] == [0, 1]
+
+
+def test_a_cpu_pads_rows_and_compiles_when_asked():
+    plain = _make_runner(tiny_llama(), SFTSettings(tokens_per_microbatch=99), None, SINGLE)
+    assert (plain.packing, plain.compiled, plain.token_budget) == (Packing.PADDED, None, 99)
+    assert plain.temperature == 1.0
+    assert _make_runner(tiny_llama(), SFTSettings(compile=True), None, SINGLE).compiled is not None
+
+
+def test_a_model_without_layers_cannot_be_compiled():
+    with pytest.raises(ConfigError, match=r"^sft\.compile: Linear has no layers of a known kind"):
+        _make_runner(nn.Linear(2, 2), SFTSettings(compile=True), None, SINGLE)
