@@ -55,6 +55,7 @@ $(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.tx
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)

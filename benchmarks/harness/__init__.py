@@ -6,6 +6,7 @@ plan -> [Job] -> workers (N processes) -> result.json each -> Report -> docs/NAM
 BENCHMARKS = {
     "credit": "benchmarks.credit.benchmark",
     "games": "benchmarks.games.benchmark",
+    "masks": "benchmarks.masks.benchmark",
     "multihop": "benchmarks.multihop.benchmark",
     "speed": "benchmarks.speed.benchmark",
 }
