@@ -143,7 +143,7 @@ def test_equal_targets_leave_nothing_for_a_critic_to_explain(model):
 
 @pytest.mark.parametrize("advantage_mask", [True, False])
 def test_a_kl_penalty_in_the_reward_is_paid_on_every_credited_token(model, advantage_mask):
-    """With the mask off, context tokens between the turns are credited too: with the policy's KL, since none was sampled."""
+    """With the mask off, context tokens between the turns are credited too, and their KL is the policy's own."""
     policy = copy.deepcopy(model)
     reference = Reference(policy)
     with torch.no_grad():
