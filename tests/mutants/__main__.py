@@ -18,7 +18,7 @@ from pathlib import Path
 
 from count import CONTROL, ROOMS, Result, fill_page, write_count
 from mutations import Mutation, find_mutations
-from patching import Imported, forget_package
+from patching import Imported
 from rich.console import Console
 from tracing import choose_tests, trace
 from trial import (
@@ -32,6 +32,7 @@ from trial import (
     import_tests,
     preload,
     read_outcome,
+    run_afresh,
     try_mutant,
 )
 
@@ -60,7 +61,7 @@ class Running:
     tree: Tree
     rounds: list[list[Traced]]
     patched: bool = True
-    """Its child is patched; else it imports the mutated file, and all else, anew."""
+    """Its child is patched; else it is a process of its own that imports the mutated file, and all else."""
     child: int = 0
     limit: float = 0.0
 
@@ -72,8 +73,7 @@ class Running:
         def prepare() -> bool:
             if self.patched:
                 return imported.patch(self.result.file, self.mutation)
-            forget_package()
-            return True
+            run_afresh(self.tree, self.rounds)
 
         self.child, self.limit = try_mutant(self.tree, self.log, self.rounds, prepare)
 

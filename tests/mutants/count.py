@@ -52,7 +52,7 @@ def write_count(results: Sequence[Result], *, possible: int, tests: int, command
     versions = f"python {platform.python_version()}, torch {version('torch')}"
     lines += [
         "",
-        f"`{command}`: {len(tried)} of {possible} possible mutations, {tests} tests, {versions}.",
+        f"`{command}`: {len(tried)} of {possible} possible mutations, {tests} tests at hand, {versions}.",
         f"Of {len(controls)} copies without a change, tried in between, {alarms} counted as caught.",
     ]
     survivors = [result for result in tried if result.outcome == "survived"]

@@ -6,17 +6,13 @@ go; `patch` refuses all else (module level, defaults of arguments). Survivors of
 
 import gc
 import importlib
-import re
-import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mutations import Mutation
-from trial import PACKAGE, ROOT, Tree
-
-_IMPORTS_PACKAGE = re.compile(r"^\s*(?:from|import) turnwise\b", re.MULTILINE)
+from trial import PACKAGE, Tree
 
 
 class Imported:
@@ -53,16 +49,6 @@ class Imported:
         for function in functions:
             function.__code__ = new
         return True
-
-
-def forget_package() -> None:
-    """Drops the package, and the tests and benchmarks that have imported it, so that they are imported anew."""
-    folders = (f"{ROOT / 'tests'}/", f"{ROOT / 'benchmarks'}/")
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        foreign = file.startswith(folders) and name != "conftest" and _IMPORTS_PACKAGE.search(Path(file).read_text())
-        if name.partition(".")[0] == "turnwise" or foreign:
-            del sys.modules[name]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

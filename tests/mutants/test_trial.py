@@ -95,7 +95,7 @@ def test_the_count_of_a_page(tmp_path):
     text = write_count([*results, *controls], possible=100, tests=7, command="make mutants N=4 SEED=1")
     assert "| credit | 3 | 1 | 33.3% | 2 | 1 | 1 | 66.7% |" in text
     assert "| all | 4 | 2 | 50.0% | 3 | 1 | 1 | 75.0% |" in text
-    assert "`make mutants N=4 SEED=1`: 4 of 100 possible mutations, 7 tests" in text
+    assert "`make mutants N=4 SEED=1`: 4 of 100 possible mutations, 7 tests at hand" in text
     assert "Of 2 copies without a change, tried in between, 1 counted as caught." in text
     assert "| credit/f.py, `f` | `x = -a` → `x = (a)` | no test notices |" in text
     page = tmp_path / "page.md"

@@ -7,6 +7,7 @@ loop endless ends its own child alone.
 
 import compileall
 import contextlib
+import json
 import os
 import py_compile
 import re
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "src/turnwise"
@@ -146,13 +148,23 @@ def try_mutant(
     limit = time.monotonic() + GRACE + _MULTIPLE * sum(test.seconds for tests in rounds for test in tests)
 
     def work() -> int:
-        if not prepare():
-            return CANNOT_PATCH
-        alarm = Alarm({test.test: test.seconds for tests in rounds for test in tests})
-        failed = (run_tests([test.test for test in tests], "-x", plugins=[alarm]) for tests in rounds)
-        return next((code for code in failed if code), 0)
+        return run_rounds(rounds) if prepare() else CANNOT_PATCH
 
     return fork(tree, log, work), limit
+
+
+def run_rounds(rounds: Sequence[Sequence[Traced]]) -> int:
+    """Runs tests, round after round until one fails; returns pytest's exit code."""
+    alarm = Alarm({test.test: test.seconds for tests in rounds for test in tests})
+    failed = (run_tests([test.test for test in tests], "-x", plugins=[alarm]) for tests in rounds)
+    return next((code for code in failed if code), 0)
+
+
+def run_afresh(tree: Tree, rounds: Sequence[Sequence[Traced]]) -> NoReturn:
+    """Goes on as a process that has imported nothing, and so imports the mutated file."""
+    file = tree.source.parent / "rounds.json"
+    file.write_text(json.dumps([[(test.test, test.seconds) for test in tests] for tests in rounds]))
+    os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("rounds.py")), str(file)])
 
 
 class Alarm:
