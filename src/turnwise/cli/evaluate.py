@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.agents import ApiAgent, Endpoint
     from turnwise.agents.endpoint import read_endpoint
     from turnwise.targets import load_target
 
@@ -40,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
     config = load_target(
         options.what, options.overrides, model=options.model, local=endpoint is None, trust=options.trust
     )
-    from turnwise.evaluation.report import show_evaluation, to_json  # a mistake need not wait for torch
+    from turnwise.agents import ApiAgent, Endpoint  # a mistake need not wait for these
+    from turnwise.evaluation.report import show_evaluation, to_json
     from turnwise.runs import make_display
     from turnwise.training.evaluate import run_evaluation
 

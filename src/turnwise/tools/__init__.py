@@ -1,13 +1,18 @@
 """Tools: typed functions that a model may call, and the ready ones."""
 
+from typing import TYPE_CHECKING
+
+from turnwise.lazy import lazy_names
 from turnwise.tools.batched import BatchedTool, batched_tool
 from turnwise.tools.calculator import calculator
 from turnwise.tools.python import python_tool
 from turnwise.tools.running import abandoned_threads
 from turnwise.tools.sandbox import Sandbox, SandboxSettings
-from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, read_corpus, search_tool
 from turnwise.tools.tool import Tool, tool
 from turnwise.tools.toolset import index_tools, run_calls
+
+if TYPE_CHECKING:
+    from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, read_corpus, search_tool
 
 __all__ = [
     "BatchedTool",
@@ -29,3 +34,8 @@ __all__ = [
     "search_tool",
     "tool",
 ]
+# Search brings bm25s, which a recipe is read without.
+__getattr__ = lazy_names(
+    __name__,
+    {"search": ["Bm25Index", "Hit", "Passage", "Searcher", "open_index", "read_corpus", "search_tool"]},
+)
