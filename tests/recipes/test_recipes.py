@@ -23,7 +23,8 @@ def test_there_are_recipes():
 
 def test_the_recipes_that_our_own_words_name_exist():
     sources = [*FOLDER.parent.rglob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
-    named = {name for source in sources for name in re.findall(r"turnwise train ([a-z][\w-]+)(?![\w/.-])", source.read_text())}
+    recipe = re.compile(r"turnwise train ([a-z][\w-]+)(?![\w/.-])")
+    named = {name for source in sources for name in recipe.findall(source.read_text())}
     assert "encyclopedia-grpo" in named
     assert named - {path.stem for path in RECIPES} == set()
 

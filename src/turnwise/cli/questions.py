@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from turnwise.cli.arguments import print_line
 from turnwise.errors import ConfigError
-from turnwise.types import Json
 
 if TYPE_CHECKING:
     from turnwise.agents.endpoint import EndpointSettings
+    from turnwise.types import Json
 
 HELP = "write training questions from a corpus, by templates or by a model"
 EXPECTS = "a corpus and the file to write"
@@ -72,7 +72,7 @@ async def _ask_model(options: argparse.Namespace, settings: "EndpointSettings") 
     endpoint = Endpoint(settings)
 
     async def ask(prompt: str) -> str | None:
-        request: dict[str, Json] = {
+        request: "dict[str, Json]" = {
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
             "max_tokens": _REPLY_TOKENS,

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
     folder = Path(options.folder)
     if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder; runs are made by `turnwise train`, in runs/ unless --run says otherwise")
+        raise RunError(f"{folder}: no such folder; `turnwise train` writes to runs/ unless --run says otherwise")
     lines = _sort([describe_run(path) for path in find_runs(folder)], options.sort)
     if not lines:
         raise RunError(f"{folder}: no runs in it; make one with turnwise train")
