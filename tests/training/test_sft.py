@@ -101,6 +101,13 @@ def test_the_experts_words_are_actions_and_all_else_is_context():
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_demonstrations_that_a_token_limit_cuts_off_are_counted(caplog):
+    demonstrate(Desk())
+    assert not caplog.records
+    demonstrate(Desk(), limits=Limits(turn_tokens=5))
+    assert "3 of 3 demonstrations have a turn that rollout.turn_tokens" in caplog.text
+
+
 def test_a_demonstration_obeys_the_limits_of_a_rollout():
     one = Desk().tasks("train")[:1]
     [short] = demonstrate(Desk(), one, limits=Limits(max_turns=1))

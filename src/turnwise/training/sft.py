@@ -6,6 +6,7 @@ actions where a model would have sampled them, so the same masks hold.
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,9 @@ from turnwise.render.base import Render
 from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.seeds import derive_seed
 from turnwise.training.forked import map_forked
-from turnwise.types import Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
+from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
+
+_logger = logging.getLogger(__name__)
 
 
 async def play_expert(
@@ -58,7 +61,16 @@ async def play_expert(
             played.append(await play(place))
             progress(place + 1, len(tasks))
     report_failures(played, "demonstration")
+    _report_cuts(played)
     return played
+
+
+def _report_cuts(demonstrations: Sequence[Trajectory]) -> None:
+    """Logs how many demonstrations have a turn that lacks its end: a model learns to write half of a call by them."""
+    cut = sum(any(turn.finish is Finish.LENGTH for turn in one.turns) for one in demonstrations)
+    if cut:
+        message = "%d of %d demonstrations have a turn that rollout.turn_tokens or a token limit cuts off: raise it"
+        _logger.warning(message, cut, len(demonstrations))
 
 
 def read_chats(path: str, render: Render) -> list[Trajectory]:
