@@ -72,7 +72,7 @@ async def _ask_model(options: argparse.Namespace, settings: "EndpointSettings") 
     endpoint = Endpoint(settings)
 
     async def ask(prompt: str) -> str | None:
-        request: "dict[str, Json]" = {
+        request: dict[str, Json] = {
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
             "max_tokens": _REPLY_TOKENS,
