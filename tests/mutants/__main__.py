@@ -90,8 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     # Shuffled whole, so that a larger number tries the same ones first.
     random.Random(given.seed).shuffle(places)
     drawn = places[: given.number or total]
-    before = _read_results() if given.again else []
+    before: list[Result] = []
     if given.again:
+        before, total = _read_results()  # of the mutations there were when they were drawn
         alive = [(result.file, result.diff) for result in before if result.outcome == "survived"]
         drawn = [place for place in places if (place[0], place[1].diff((ROOT / place[0]).read_text())) in alive]
     files = [file.resolve() for file in given.tests or _test_files()]
@@ -209,8 +210,10 @@ def _finished(one: Running, imported: Imported) -> bool:
     return True
 
 
-def _read_results() -> list[Result]:
-    return [Result(**result) for result in json.loads((FOLDER / "result.json").read_text())["results"]]
+def _read_results() -> tuple[list[Result], int]:
+    """The last run's results, and how many mutations it drew from."""
+    data = json.loads((FOLDER / "result.json").read_text())
+    return [Result(**result) for result in data["results"]], data["possible"]
 
 
 def _describe(path: str, mutation: Mutation, *, tests: int) -> Result:
