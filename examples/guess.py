@@ -11,27 +11,26 @@ import turnwise
 from turnwise import Episode, Task, ToolEnv, ToolResult, reward, tool
 
 
-@reward
-def found(episode: Episode) -> float:
-    """1 when a guess was right, whatever the final answer."""
-    return float(any(message.content == "equal" for message in episode.messages))
-
-
 class Guess(ToolEnv):
     def __init__(self) -> None:
         tasks = [Task(id=str(seed), seed=seed, data={"question": "Find my number, 1 to 10."}) for seed in range(500)]
-        super().__init__(tasks=tasks, rewards=[found], process={"closer": 0.1}, max_turns=4)
+        super().__init__(tasks=tasks, process={"closer": 0.1}, max_turns=4)
 
     def begin(self, task: Task, episode_seed: int) -> None:
         self.number, self.best = random.Random(task.seed).randint(1, 10), 10
 
-    @tool(quick=True)
+    @tool
     def guess(self, n: int) -> ToolResult:
         """Guesses the number and tells whether it is higher, lower or equal."""
         distance = abs(n - self.number)
         closer, self.best = distance < self.best, min(distance, self.best)
         answer = "equal" if not distance else "higher" if n < self.number else "lower"
         return ToolResult(content=answer, rewards={"closer": float(closer)})
+
+    @reward
+    def found(self, episode: Episode) -> float:
+        """1 when a guess was right, whatever the final answer."""
+        return float(self.best == 0)
 
 
 if __name__ == "__main__":

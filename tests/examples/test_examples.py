@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1
 
 def test_the_environment_in_the_readme_is_the_example():
     assert (ROOT / "examples" / "guess.py").read_text(encoding="utf-8").endswith(f'"""\n\n{README}')
-    environment = README[README.index("@reward") : README.index("if __name__")]
+    environment = README[README.index("class Guess") : README.index("if __name__")]
     assert len([line for line in environment.splitlines() if line.strip()]) <= 22
 
 
