@@ -20,7 +20,7 @@ async def play(env: Env, task: Task, episode_seed: int, ask: Ask, show: Show) ->
     limits = Limits(max_turns=sys.maxsize)
     episode = await run_episode(person, env.spawn(), task, limits=limits, episode_seed=episode_seed)
     if episode.stop is StopReason.ENV_FAILED:
-        raise EnvError(f"the episode failed in {episode.failure}; try `turnwise check`")
+        raise EnvError(f"the episode failed, {episode.failure}; try `turnwise check`")
     channels = list_channels(episode.rewards)
     show(Text(f"Reward {episode.reward:g}{f' ({channels})' if channels else ''}", style="bold"))
     return episode.reward
