@@ -164,8 +164,8 @@ class Monitor:
 
     @property
     def signs(self) -> list[Kind]:
-        """Signs of the last step, sustained or not."""
-        return list(self._streaks)
+        """Signs of the last step, sustained or not; rewards that do not differ are no sign of collapse."""
+        return [kind for kind in self._streaks if kind != "no_signal"]
 
     def restart(self) -> None:
         """After a change of algorithm settings: healthy levels stay and recent values are dropped, but for gradients,
