@@ -14,6 +14,7 @@ import pytest
 from byte_render import ByteRender
 from turnwise.agents import PolicyAgent
 from turnwise.engines.scripted import ScriptedEngine
+from turnwise.envs import check_env
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.errors import ConfigError, EnvError
 from turnwise.gateway.program import AgentProgram
@@ -333,3 +334,38 @@ def test_what_is_wrong_with_a_recipe_is_one_line(args, message):
 
 def test_the_environment_of_this_process_is_as_it_was():
     assert "OPENAI_BASE_URL" not in os.environ
+
+
+def test_a_forked_process_has_a_gateway_of_its_own():
+    """Demonstrations may be played in forked processes, which inherit the gateway's object but not its thread."""
+    assert play(AgentProgram(function=_asks)).failure == ""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, repr(play(AgentProgram(function=_over_http, seconds=10)).failure).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as said:
+        assert said.read() == "''"
+
+
+async def _over_http(task, client):
+    import httpx2
+
+    async with httpx2.AsyncClient(trust_env=False, timeout=10) as http:
+        body = {"messages": [{"role": "user", "content": "x"}]}
+        (await http.post(f"{client.openai_base_url}/chat/completions", json=body)).raise_for_status()
+
+
+def test_a_program_keeps_the_contract_of_environments():
+    async def agent(task, client):
+        asked = [{"role": "user", "content": task.data["question"]}]
+        reply = await client.chat(messages=asked)
+        again = [*asked, {"role": "assistant", "content": reply["choices"][0]["message"]["content"]}, *asked]
+        return (await client.chat(messages=again))["choices"][0]["message"]["content"]
+
+    program = AgentProgram(function=agent, tasks=[TASK], rewards="exact_match")
+    assert asyncio.run(check_env(program)) == []

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.envs.base import Env
+from turnwise.errors import EnvError
 from turnwise.gateway.chat import Answer, ChatRequest, ErrorKind, GatewayError, Reply
 from turnwise.gateway.history import Break, History, Placement
 from turnwise.gateway.session import Ended, Event, Exchange, Paid, Session, refuse
@@ -58,6 +59,7 @@ class _Live:
     paid: dict[str, float] = field(default_factory=dict)
     """Rewards by name since the last step."""
     total: float = 0.0
+    done: bool = False
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -149,9 +151,13 @@ class SessionEnv(Env):
         return await self.receive(Turn(message=message))
 
     async def receive(self, turn: Turn) -> Step:
-        live = self.live
-        assert live.exchange is not None, "a turn answers a request"
-        assert live.placed is not None
+        started: _Live | None = getattr(self, "_live", None)
+        if started is None or started.exchange is None or started.done:
+            moment = "after the episode was done" if started is not None and started.done else "before reset"
+            raise EnvError(f"{type(self).__name__} was stepped {moment}; call reset first")
+        live = started
+        assert live.exchange is not None, "checked above"
+        assert live.placed is not None, "a request has its place"
         live.prompt_tokens = (0 if turn.opens_row else live.row_tokens) + len(turn.context_ids)
         live.row_tokens = live.prompt_tokens + len(turn.action_ids)
         reply = self._write_reply(turn, live.exchange.request)
@@ -228,6 +234,7 @@ class SessionEnv(Env):
 
     async def _finish(self, ended: Ended) -> Step:
         live = self.live
+        live.done = True
         if not self.scores(ended):
             raise ProgramFailed(ended.failure)
         if not live.conversation:

@@ -15,6 +15,7 @@ import math
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -121,9 +122,12 @@ class Gateway:
             thread.join()
 
     def start(self) -> threading.Thread:
-        """Serves in a thread that ends with the process."""
+        """Serves in a thread that ends with the process; returns when it answers."""
         thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway", daemon=True)
         thread.start()
+        # It imports modules as it starts: a process that was forked meanwhile would wait for their locks for ever.
+        while not self._server.started and thread.is_alive():
+            time.sleep(0.002)
         return thread
 
     def stop(self) -> None:
