@@ -270,6 +270,20 @@ def test_rewards_and_ends_that_are_no_numbers_are_refused(path, sent):
     asyncio.run(main())
 
 
+def test_what_is_not_there_is_refused_in_the_shape_of_its_api():
+    async def main():
+        async with episode() as (gateway, http, name, _):
+            at = f"{gateway.url}/sessions/{name}"
+            nothing = await http.post(f"{at}/v1/embeddings", json={})
+            assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "not_found")
+            assert nothing.json()["error"]["message"] == f"there is nothing to POST at /sessions/{name}/v1/embeddings"
+            nothing = await http.post(f"{at}/v1/messages/count_tokens", json={})
+            assert (nothing.status_code, nothing.json()["error"]["type"]) == (404, "not_found_error")
+            assert (await http.get(f"{at}/v1/messages")).status_code == 405
+
+    asyncio.run(main())
+
+
 def test_a_port_that_is_taken_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RunError, match="cannot listen at"):
         Gateway(port=taken.getsockname()[1])

@@ -40,7 +40,7 @@ async def test_a_retry_while_the_first_is_in_flight_waits_for_its_answer(session
     again = session.ask(REQUEST, identity())
     assert again is first
     taken = await session.next()
-    taken.answer.set_result(answer())
+    session.answer(taken, answer())
     assert session.counts == {"requests": 1, "retries": 1}
     assert not session._events
 
@@ -48,24 +48,35 @@ async def test_a_retry_while_the_first_is_in_flight_waits_for_its_answer(session
 @in_loop
 async def test_a_retry_of_what_was_answered_last_is_given_the_same_answer(session):
     first = session.ask(REQUEST, identity())
-    (await session.next()).answer.set_result(answer())
+    session.answer(await session.next(), answer())
     assert session.ask(REQUEST, identity()) is first
     other = session.ask(REQUEST, identity("y"))
-    (await session.next()).answer.set_result(answer("b"))
+    session.answer(await session.next(), answer("b"))
     assert other is not first
     assert session.ask(REQUEST, identity()) is not first, "the agent has gone on since: it asks anew"
 
 
 @in_loop
+async def test_a_retry_that_comes_while_an_answer_is_given_is_no_second_request(session):
+    """Whatever is called as an answer is set sees the request as answered last."""
+    first = session.ask(REQUEST, identity())
+    again = []
+    first.answer.add_done_callback(lambda _: again.append(session.ask(REQUEST, identity())))
+    first.answer._done_callbacks.reverse()  # before the session's own
+    session.answer(await session.next(), answer())
+    assert again == [first]
+
+
+@in_loop
 async def test_an_sdk_that_counts_its_attempts_decides_itself(session):
     first = session.ask(REQUEST, identity(**{"x-stainless-retry-count": "0"}))
-    (await session.next()).answer.set_result(answer())
+    session.answer(await session.next(), answer())
     second = session.ask(REQUEST, identity(**{"x-stainless-retry-count": "0"}))
     assert second is not first, "the same prompt sampled twice"
     assert session.ask(REQUEST, identity(**{"x-stainless-retry-count": "1"})) is second
     between = session.ask(REQUEST, identity("y", **{"x-stainless-retry-count": "0"}))
     for _ in range(2):
-        (await session.next()).answer.set_result(answer())
+        session.answer(await session.next(), answer())
     assert between.answer.done()
     assert session.ask(REQUEST, identity(**{"x-stainless-retry-count": "2"})) is second, "however late it comes"
 
@@ -105,7 +116,7 @@ async def test_a_request_that_was_cancelled_after_it_began_keeps_its_answer_for_
     taken = await session.next()
     session.leave(first)
     assert session.ask(REQUEST, identity()) is first
-    taken.answer.set_result(answer())
+    session.answer(taken, answer())
     assert session.counts["withdrawn"] == 0
 
 

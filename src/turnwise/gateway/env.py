@@ -174,7 +174,7 @@ class SessionEnv(Env):
             replies=tuple(live.replies),
             prompt_tokens=live.prompt_tokens,
         )
-        live.exchange.answer.set_result(answer)
+        live.session.answer(live.exchange, answer)
         return await self._next_step()
 
     async def overflow(self) -> Step | None:

@@ -30,6 +30,7 @@ from turnwise.types import Json
 try:
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
@@ -72,7 +73,7 @@ class Gateway:
         self._paused: float | None = None
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Starlette(routes=self._routes()),
+                Starlette(routes=self._routes(), exception_handlers={HTTPException: _not_found, Exception: _failed}),
                 loop="asyncio",
                 http="h11",
                 ws="none",
@@ -237,6 +238,22 @@ async def _read_body(request: Request) -> bytes:
     except TimeoutError:
         raise GatewayError(ErrorKind.INVALID, f"the request was incomplete after {_READ_SECONDS:g} seconds") from None
     return b"".join(chunks)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is registered for these alone"
+    told = GatewayError(ErrorKind.NOT_FOUND, f"there is nothing to {request.method} at {request.url.path}")
+    return _json(_wire_of(request).write_error(told), error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    told = GatewayError(ErrorKind.FAILED, f"the gateway failed: {type(error).__name__}")
+    return _json(_wire_of(request).write_error(told), told.status)
+
+
+def _wire_of(request: Request) -> Wire:
+    """The API that a path belongs to."""
+    return ANTHROPIC if "/messages" in request.url.path else OPENAI
 
 
 def _key(request: Request) -> str:

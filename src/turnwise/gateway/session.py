@@ -164,6 +164,12 @@ class Session:
             if not isinstance(event, Exchange) or event.answer.set_running_or_notify_cancel():
                 return event
 
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Answers a request that `next` gave; under the lock, so that a retry finds it in flight or answered last."""
+        with self._lock:
+            self._last = exchange
+            exchange.answer.set_result(answer)
+
     def close(self, error: GatewayError) -> list[Event]:
         """Refuses every request that waits and all that come, and returns the events that nothing took."""
         with self._lock:
@@ -196,8 +202,6 @@ class Session:
     def _finished(self, exchange: Exchange) -> None:
         with self._lock:
             self._in_flight.discard(exchange)
-            if not exchange.answer.cancelled() and exchange.answer.exception() is None:
-                self._last = exchange
 
     def _require_open(self) -> None:
         if self._closed is not None:
