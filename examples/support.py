@@ -163,7 +163,7 @@ def experiment(algorithm: str) -> dict[str, object]:
             "context_weight": 0.3,
             "optimizer": {"lr": 2e-3, "warmup_steps": 30},
         },
-        "steps": 8 if algorithm == "grpo" else 12,
+        "steps": {"grpo": 8, "ppo": 16, "starpo-s": 12}[algorithm],
         # StarPO-S learns from a quarter of its groups, so it is given more of them.
         "rollout": {"groups_per_step": 32 if algorithm == "starpo-s" else 16, "group_size": 8, "turn_tokens": 48},
         "learner": {"optimizer": {"lr": 3e-4}, **({} if algorithm == "grpo" else with_critic)},
