@@ -110,9 +110,8 @@ def successes(run: Path) -> list[float]:
 
 def test_it_was_the_wheel_that_ran(played):
     folder, printed, _ = played
-    found = subprocess.run(
-        [folder / ".venv/bin/python", "-c", "import turnwise; print(turnwise.__file__)"], capture_output=True, text=True
-    )
+    command = [folder / ".venv/bin/python", "-c", "import turnwise; print(turnwise.__file__)"]
+    found = subprocess.run(command, env={}, capture_output=True, text=True)
     assert Path(found.stdout.strip()).is_relative_to(folder / ".venv")
     assert "4 passed" in printed
 
