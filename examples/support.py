@@ -156,7 +156,7 @@ def experiment(algorithm: str) -> dict[str, object]:
     """The settings of examples/support.yaml, support-ppo.yaml and support-starpo-s.yaml, for Python."""
     with_critic = {"minibatches": 2, "critic": {"warmup": 2, "optimizer": {"lr": 1e-3}}}
     return {
-        "model": {"name": "small", "small": {"layers": 2, "positions": 320, "induction_heads": 2}},
+        "model": {"name": "small", "small": {"layers": 2, "positions": 512, "induction_heads": 2}},
         "sft": {
             "demonstrations": 3200,
             "batch": 8,
