@@ -149,13 +149,16 @@ def test_a_mistake_in_a_recipe(attempt, overrides, said):
 
 
 def test_a_reward_that_breaks_in_the_middle(tmp_path, monkeypatch, capsys):
-    """No rehearsal can find it: the run ends in the same one line, and not as a hundred failed episodes."""
+    """No rehearsal can find it: every episode fails of it, and the run ends in one line with the task and the place."""
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(ENV_FILE)
     Path("recipe.yaml").write_text(yaml.safe_dump(tiny_data(env={"name": "mine.py:Late"})))
     assert main(["train", "recipe.yaml"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "error: reward 'late' is inf: return a finite number from its reward function"
+    assert line == (
+        "error: every episode failed, the first: task 'only': step: RewardError: reward 'late' is inf: return a finite "
+        "number from its reward function (mine.py:35 in step); try `turnwise check`"
+    )
 
 
 def test_a_recipe_that_is_not_there(attempt):

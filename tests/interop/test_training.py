@@ -14,7 +14,7 @@ from turnwise.gateway.program import AgentProgram
 from turnwise.runs import RunDirectory
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "any_agent"
-AGENTS = {"plain": None, "openai_sdk": "openai", "anthropic_sdk": "anthropic", "openai_agents": "agents"}
+AGENTS = {"plain": None, "openai_sdk": "openai", "anthropic_sdk": "anthropic", "openai_agents": "agents.run"}
 
 
 @pytest.fixture(autouse=True)

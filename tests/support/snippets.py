@@ -36,8 +36,14 @@ EXCUSED = {
     r"turnwise (check|train|eval) \S*.*\b(hotpot|hf://)": "the reader's copy of a public dataset",
     r"turnwise questions data/multihop ": "the reader's own corpus; tests/cli/test_questions.py runs the command",
     r"turnwise eval .*--endpoint ": "an endpoint of the reader's; tests/agents plays through one",
+    r"turnwise questions documents.jsonl ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
+    r"python -m benchmarks\.": "measures the reader's own runs or machine; tests/benchmarks has each",
+    r"turnwise gateway ": "serves until it is stopped; tests/gateway/test_collect.py runs it",
+    r"PYTHONPATH=examples/any_agent turnwise train .*openai_sdk": "needs the openai package: make test-interop runs it",
+    r"(?s).*client\.openai\(\)": "needs the openai package and a pretrained model: tests/interop runs such agents",
+    r"(?s).*AgentProgram\(\s*command=\[\"node\"": "a program of the reader's: tests/gateway runs commands",
 }
-"""What is not run, by how the command begins, and why."""
+"""What is not run, by how a command begins or what a script has in it, and why."""
 SMALL_MODEL = "{layers: 1, width: 32, heads: 2, positions: 4096, vocabulary: 400, induction: false}"
 
 
@@ -59,7 +65,7 @@ class Snippet:
     @property
     def excuse(self) -> str:
         """Why it is not run; empty where it is."""
-        if self.kind != "shell":
+        if self.kind not in ("shell", "python"):
             return ""
         return next((why for pattern, why in EXCUSED.items() if re.match(pattern, self.text)), "")
 
@@ -133,13 +139,15 @@ class Session:
         if snippet.kind == "file":
             Path(snippet.file).parent.mkdir(parents=True, exist_ok=True)
             Path(snippet.file).write_text(f"{snippet.text}\n", encoding="utf-8")
+        elif snippet.excuse:
+            return
         elif snippet.kind == "python":
             self._grant(snippet.text if "RunDirectory.open" in snippet.text else "")
             Path("snippet.py").write_text(f"{snippet.text}\n", encoding="utf-8")
             runpy.run_path("snippet.py", run_name="__main__")
         elif snippet.kind == "yaml":
             read_yaml(snippet.text)
-        elif snippet.kind == "shell" and not snippet.excuse:
+        elif snippet.kind == "shell":
             self._type(snippet.text)
 
     def _type(self, command: str) -> None:
