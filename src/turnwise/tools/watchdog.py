@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
 import time
@@ -37,6 +38,16 @@ _callers: dict[CodeType, Describe] = {}
 _watched: dict[asyncio.AbstractEventLoop, "_Loop"] = {}
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+
+
+def _forget_parent() -> None:
+    """A forked process has loops and a watchdog of its own, and a lock that no thread of its parent's can hold."""
+    global _lock, _thread
+    _lock, _thread = threading.Lock(), None
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def calls_foreign_code(function: Callable[..., object], describe: Describe) -> None:
