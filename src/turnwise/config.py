@@ -216,7 +216,7 @@ def load_run_config(folder: str | Path, overrides: Sequence[str] = (), *, trust:
     config = read_run_config(Path(folder), overrides, trust=trust)
     from turnwise.runs import Checkpoints, RunDirectory  # checkpoints are torch's
 
-    checkpoint = Checkpoints(RunDirectory.open(folder).checkpoints).latest()
+    checkpoint = Checkpoints(RunDirectory.open(folder).checkpoints).newest_whole()
     if checkpoint is None:
         raise RunError(f"{folder}: this run has no checkpoint yet; let it finish its cold start first")
     model = config.model.model_copy(update={"name": str(checkpoint / "model"), "tokenizer": None, "lora": None})

@@ -51,5 +51,15 @@ def _find_run(folder: Path) -> tuple[Path, Path | None]:
 def _with_model(config: Config, name: str) -> Config:
     inner = Path(name) / "model"
     chosen = str(inner) if inner.is_dir() else name
+    _require_whole(Path(chosen).absolute().parent)
     model = config.model.model_copy(update={"name": chosen, "tokenizer": None, "lora": None})
     return config.model_copy(update={"model": model})
+
+
+def _require_whole(checkpoint: Path) -> None:
+    """An error if a folder is a checkpoint of a run and its files are not as they were written."""
+    step = checkpoint.name.removeprefix("step-")
+    if checkpoint.parent.name == "checkpoints" and step.isdecimal():
+        from turnwise.runs import Checkpoints
+
+        Checkpoints(checkpoint.parent).require_whole(int(step))

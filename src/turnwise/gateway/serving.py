@@ -112,10 +112,12 @@ def _follow(checkpoints: Checkpoints, loaded: LoadedModel, engine: Engine, show:
             latest = checkpoints.latest()
             if latest is None or latest == newest:
                 continue
+            step = int(latest.name.rpartition("-")[2])
             try:
+                await asyncio.to_thread(checkpoints.require_whole, step)
                 with gateway.paused(retry_after=1.0):
                     load_weights(loaded.model, latest / "model")
-                    await engine.load(loaded.model.state_dict(), int(latest.name.rpartition("-")[2]))
+                    await engine.load(loaded.model.state_dict(), step)
             except (OSError, RunError) as error:  # removed meanwhile: a run keeps its newest checkpoints alone
                 logger.warning("cannot load %s: %s", latest, error)
                 continue

@@ -18,6 +18,7 @@ import numpy as np
 
 from turnwise.errors import RunError
 from turnwise.runs.files import sync
+from turnwise.runs.manifest import MANIFEST, find_fault, write_manifest
 
 if TYPE_CHECKING:
     import torch  # imported where a state is saved or loaded: to look at runs must not take seconds
@@ -46,9 +47,7 @@ class Checkpoints:
         temporary.mkdir()
         try:
             write(temporary)
-            for path in temporary.rglob("*"):
-                sync(path)
-            sync(temporary)
+            write_manifest(temporary, step)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -66,12 +65,48 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
-        return sorted(int(name[1]) for name in names if name)
+        return sorted(step for name in names if name and self._name(step := int(name[1])).name == name[0])
 
     def latest(self) -> Path | None:
-        """The newest checkpoint, or None if there is none yet."""
+        """The newest checkpoint, or None if there is none yet; whether it is whole, `newest_whole` looks at."""
         steps = self.steps()
         return self._name(steps[-1]) if steps else None
+
+    def newest_whole(self) -> Path | None:
+        """The newest checkpoint whose files are as they were written, with a warning if newer ones are broken.
+
+        None if the run has no checkpoint yet; an error if it has some and none is whole.
+        """
+        faults: list[str] = []
+        for step in reversed(self.steps()):
+            fault = self._find_fault(step)
+            if fault is None:
+                if faults:
+                    logger.warning("%s: %s; using %s", self.folder, "; ".join(faults), self._name(step).name)
+                return self._name(step)
+            if not self._name(step).exists():  # pruned meanwhile, by the run that is training
+                return self.newest_whole()
+            faults.append(f"{self._name(step).name} is broken ({fault})")
+        if faults:
+            raise RunError(
+                f"{self.folder}: no checkpoint is whole: {'; '.join(faults)}; start again with another --run"
+            )
+        return None
+
+    def require_whole(self, step: int) -> Path:
+        """The checkpoint of one step, or an error if its files are not as they were written."""
+        path, fault = self.path(step), self._find_fault(step)
+        if fault is not None:
+            raise RunError(f"{path}: this checkpoint is broken ({fault}); name another one of this run")
+        return path
+
+    def set_aside_after(self, step: int) -> None:
+        """Hides checkpoints after `step`, which `newest_whole` found broken, from the run that goes on from there."""
+        for later in (one for one in self.steps() if one > step):
+            hidden = self.folder / f".step-{later:06d}.broken"
+            shutil.rmtree(hidden, ignore_errors=True)
+            os.replace(self._name(later), hidden)
+        sync(self.folder)
 
     def path(self, step: int) -> Path:
         """The checkpoint of one step."""
@@ -92,6 +127,13 @@ class Checkpoints:
         for step in set(self.steps()) - set(steps):
             (self.path(step) / _PIN).unlink(missing_ok=True)
 
+    def pin_remaining(self, steps: Collection[int]) -> None:
+        """As `pin_only`, with a warning where one is gone: an older checkpoint may need some that were pruned since."""
+        there = set(self.steps())
+        if gone := sorted(set(steps) - there):
+            logger.warning("%s: nothing to roll back to of step %s", self.folder, ", ".join(map(str, gone)))
+        self.pin_only(there & set(steps))
+
     def hold(self, step: int) -> None:
         """Keeps a checkpoint from being pruned by this process: the one it resumed from."""
         self.path(step)
@@ -99,6 +141,11 @@ class Checkpoints:
 
     def _name(self, step: int) -> Path:
         return self.folder / f"step-{step:06d}"
+
+    def _find_fault(self, step: int) -> str | None:
+        """What is wrong with a checkpoint; one from before there were manifests has none, and no older one has."""
+        older = (self._name(one) / MANIFEST for one in self.steps() if one <= step)
+        return find_fault(self._name(step), step) if any(manifest.exists() for manifest in older) else None
 
     def _sweep(self) -> None:
         """Removes unfinished folders of a killed run; only `save` may: a reader cannot tell them from live ones."""

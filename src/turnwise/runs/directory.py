@@ -1,7 +1,7 @@
 """One folder holds everything about a run and can be read without turnwise.
 
     config.yaml  versions.json  metrics.jsonl  findings.jsonl  trajectories/*.parquet  checkpoints/step-*/
-    report.html  summary.json
+    report.html  summary.json  .lock (while a process trains)
 
 Invariant: a folder is a run exactly when it holds `config.yaml`, and that file is what the run was trained with:
 a run is never resumed under another config, except for the keys its caller allows.
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from turnwise.errors import RunError
 from turnwise.runs.files import read_json, sweep, write_json, write_text
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES = ("turnwise", "torch", "transformers", "numpy", "safetensors", "pydantic", "pyarrow", "peft")
 _ABSENT = object()
+
+Resume = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,14 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, object]:
         return read_json(self.summary)
+
+    def resumes(self, asked: Resume) -> bool:
+        """Whether to resume; "auto" where there is a run. To be asked while the run is locked, lest it change."""
+        if asked == "auto":
+            return self.config.is_file()
+        if not isinstance(asked, bool):
+            raise RunError(f"resume={asked!r}: give True, False or 'auto'")
+        return asked
 
     def check(self, config_yaml: str, *, resume: bool = False, may_differ: Collection[str] = ()) -> None:
         """Raises whatever `create` would raise and writes nothing: to be called before any long work."""
