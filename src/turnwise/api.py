@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -23,16 +24,19 @@ from turnwise.config import (
 )
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings
-from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.errors import ConfigError, RunInterrupted, TurnwiseError
 from turnwise.evaluation import Evaluation
 from turnwise.plugins import StopLoading, is_loading, name_object
 from turnwise.runs import Display, RunDirectory
+from turnwise.runs.directory import Resume
 from turnwise.settings import Layer, Recipe
 from turnwise.training.callbacks import Callback
 from turnwise.training.evaluate import run_evaluation
 from turnwise.training.launch import launch
 from turnwise.training.trainer import run_training
 from turnwise.types import Task
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +54,9 @@ def _plain_errors(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except TurnwiseError as error:
             raise error.with_traceback(_users_frames(error.__traceback__)) from None
+        except RunInterrupted as interrupted:  # the process was asked to end: so it does, unless the program objects
+            logger.warning("%s; continue with resume=True", interrupted)
+            raise SystemExit(RunInterrupted.EXIT_CODE) from None
 
     return call
 
@@ -76,7 +83,7 @@ def train(
     algorithm: str | None = None,
     steps: int | None = None,
     run: str | Path = "runs/train",
-    resume: bool = False,
+    resume: Resume = False,
     display: Display | None = None,
     callbacks: Sequence[Callback | str | Mapping[str, object]] = (),
     **sections: object,
@@ -93,7 +100,7 @@ def train(
         algorithm: A name in `turnwise.algorithms.ALGORITHMS`: ppo, grpo (the default), rloo, gigpo and others.
         steps: Training steps (default: 100).
         run: The folder of the run.
-        resume: Go on from the run's last checkpoint.
+        resume: Go on from the run's last checkpoint; "auto" also starts a run where there is none.
         display: Where progress is shown; the terminal by default.
         callbacks: Observers of the run, as objects or as a recipe names them: `[MyTracker(), "wandb"]`.
         sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`. A

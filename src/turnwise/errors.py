@@ -37,5 +37,12 @@ class ModelError(TurnwiseError):
     """Weights that cannot be loaded, or that do not fit the recipe."""
 
 
+class RunInterrupted(Exception):
+    """A signal stopped a run that `--resume` continues: no mistake of the user's, so not a TurnwiseError."""
+
+    EXIT_CODE = 75
+    """EX_TEMPFAIL of sysexits.h: try again later."""
+
+
 class RunError(TurnwiseError):
     """A run directory that cannot be written, read or resumed."""

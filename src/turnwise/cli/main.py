@@ -1,6 +1,7 @@
 """Parses the command line and runs one command: `turnwise train | eval | report | play | check | demo | recipes | ...`.
 
-Invariant: a user's mistake ends in one line on standard error and exit code 2; a traceback is always a bug of ours.
+Invariant: a user's mistake ends in one line on standard error and exit code 2, a run that a signal stopped in exit code
+75 (resume it); a traceback is always a bug of ours.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from turnwise.cli import (
 )
 from turnwise.cli.arguments import Command, accept_rest
 from turnwise.compute.process import configure_process
-from turnwise.errors import TurnwiseError
+from turnwise.errors import RunInterrupted, TurnwiseError
 
 COMMANDS: Mapping[str, Command] = {
     "new": new,
@@ -71,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TurnwiseError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}")
         return 2
+    except RunInterrupted as interrupted:
+        line = f"{escape(str(interrupted))}; continue with --resume"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(line)
+        return RunInterrupted.EXIT_CODE
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; a training run continues from its last checkpoint with --resume")
         return 130

@@ -16,6 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="DIR", help="the run directory (default: runs/RECIPE)")
     parser.add_argument("--explain", action="store_true", help="print every setting and where it comes from, and stop")
     parser.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
+    parser.add_argument(  # an option of its own: with an optional value, `--resume RECIPE` would lose its recipe
+        "--resume=auto", dest="resume", action="store_const", const="auto", help="start, or continue what was started"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from turnwise.errors import ConfigError
 from turnwise.learner.group import LearnerGroup, follow
 from turnwise.learner.parallel import join
 from turnwise.seeds import derive_seed
+from turnwise.training.interruption import StopSignal
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ def launch(train: Callable[[LearnerGroup], T]) -> T | None:
         if not parallel.is_main:
             logging.getLogger("turnwise").setLevel(logging.ERROR)  # rank 0 warns for all
             torch.manual_seed(derive_seed("follower", parallel.rank))  # dropout in SFT, which every rank draws apart
-            with reduced_gc():
+            with reduced_gc(), StopSignal():  # rank 0 decides when all stop
                 follow(parallel)
             return None
         with LearnerGroup(parallel) as learners:

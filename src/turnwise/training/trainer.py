@@ -35,13 +35,16 @@ from turnwise.runs import (
     restore_rng,
     save_state,
 )
+from turnwise.runs.directory import Resume
 from turnwise.runs.files import write_text
+from turnwise.runs.lock import lock_run
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_health, select
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
+from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.recorder import Recorder
@@ -57,7 +60,7 @@ def run_training(
     config: Config,
     run: str | Path,
     *,
-    resume: bool = False,
+    resume: Resume = False,
     env: Env | None = None,
     tasks: Sequence[Task] | None = None,
     display: Display | None = None,
@@ -65,15 +68,18 @@ def run_training(
     learners: LearnerGroup | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunDirectory:
-    """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint.
+    """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint, "auto": if there is one.
 
     A `ledger` that was begun earlier includes the time before this call; `callbacks` join those that the config names.
-    `learners` are those of all processes.
+    `learners` are those of all processes. SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
     config = config if env is None else config.model_copy(update={"env": describe_env(env)})
     with ExitStack() as stack:
         with ledger.spend("prepare"):
+            stop = stack.enter_context(StopSignal())
+            stack.enter_context(lock_run(Path(run)))
+            resume = RunDirectory(Path(run)).resumes(resume)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
@@ -98,7 +104,7 @@ def run_training(
             observers.on_run_begin(config, directory)
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
         with one_line_out_of_memory():
-            runner.run(Trainer(config, parts, learners, directory, recorder).run())
+            runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
 
 
@@ -132,9 +138,10 @@ class Trainer:
         learners: LearnerGroup,
         directory: RunDirectory,
         recorder: Recorder,
+        stop: StopSignal,
     ) -> None:
         self.config, self.parts, self.learners = config, parts, learners
-        self.recorder, self.ledger = recorder, parts.ledger
+        self.recorder, self.ledger, self.stop = recorder, parts.ledger, stop
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
         self.collector = RolloutCollector(
             parts.policy(config.rollout),
@@ -144,6 +151,8 @@ class Trainer:
             seed=config.seed,
             ledger=parts.ledger,
         )
+        self.saved = -1
+        """The step of the newest checkpoint."""
         self.waiting: list[RolloutBatch] = []
         """Sampled, and not trained on yet."""
         self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
@@ -157,6 +166,7 @@ class Trainer:
         if step < self.config.steps:
             self.recorder.start_stage("training", self.config.steps)
         while step < self.config.steps:
+            self._stop_if_asked(step)
             rollouts = await self._sample(step)
             began = time.monotonic()
             update = self.learners.update(rollouts.kept, seed=self._seed("update", step))
@@ -171,9 +181,17 @@ class Trainer:
                 self._save(step)
         self.recorder.finish(step)
 
+    def _stop_if_asked(self, step: int) -> None:
+        """Saves and ends the run after a signal; samples that wait are trained on first."""
+        if self.stop.received is None or self.waiting:
+            return
+        if self.saved != step:
+            self._save(step)
+        self.stop.interrupt(f"after step {step}, which is saved")
+
     async def _begin(self) -> int:
         """The step training starts at: that of the last checkpoint, or 0 after the SFT of a new run."""
-        last = self.checkpoints.latest()
+        last = self.checkpoints.newest_whole()
         if last is not None:
             return self._restore(last)
         self.recorder.start()
@@ -243,7 +261,7 @@ class Trainer:
         if action.rollback_to is None:
             known = {**self.inactive_state, **self.learners.state_dict()}
         else:
-            state = self._load_checkpoint(self.checkpoints.path(action.rollback_to))
+            state = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
             known = {**_section(state, "inactive"), **_section(state, "learner")}
         self._make_learner(known, version=action.step)
 
@@ -258,6 +276,7 @@ class Trainer:
         with seeded(derive_seed(seed, "dropout"), parts.loaded.device):
             for step, metrics in enumerate(losses, 1):
                 self.recorder.record_sft_step(step, metrics)
+                self.stop.interrupt("in the cold start, which starts again")
 
     async def _demonstrations(self, seed: int) -> list[Trajectory]:
         settings, parts = self.config.sft, self.parts
@@ -302,11 +321,13 @@ class Trainer:
         state = self._load_checkpoint(checkpoint)
         step = state["step"]
         assert isinstance(step, int)
+        self.checkpoints.set_aside_after(step)
         self.checkpoints.hold(step)
+        self.saved = step
         self.collector.task_sampler.load_state_dict(_section(state, "sampler"))
         self.controller.load_state_dict(_section(state, "stability"))
         self.decision = self.controller.current
-        self.checkpoints.pin_only(self.decision.keep_checkpoints)
+        self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
         self._make_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
         restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.recorder.resume(step, finished=step >= self.config.steps)
@@ -354,7 +375,8 @@ class Trainer:
 
         with self.ledger.spend("checkpoint"):
             saved = self.checkpoints.save(step, write)
-            self.checkpoints.pin_only(self.decision.keep_checkpoints)
+            self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
+        self.saved = step
         self.recorder.record_checkpoint(step, saved)
 
     def _due(self, step: int, every: int) -> bool:
