@@ -10,7 +10,7 @@ INTEROP := .venv-interop
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-gpu test-newcomer test-trackers test-interop check mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-support test-trackers test-interop check mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,8 +41,11 @@ $(TRACKERS)/.ready: requirements.txt pyproject.toml
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio]"
 	touch $@
 
-test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment, and the support agent to its end (half an hour)
-	$(BIN)/python -m pytest tests/newcomer tests/newcomer/whole/first_hour.py tests/newcomer/whole/support_learns.py
+test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment and folder
+	$(BIN)/python -m pytest tests/newcomer tests/newcomer/whole/first_hour.py
+
+test-support: $(READY) ## Train the support agent to its end, by recipe and from Python, with three algorithms (20 minutes)
+	$(BIN)/python -m pytest tests/newcomer/whole/support_learns.py
 
 test-interop: $(INTEROP)/.ready ## Test agents of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop

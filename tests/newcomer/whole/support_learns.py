@@ -1,6 +1,6 @@
 """The support agent settles nine in ten complaints of customers it never met, by recipe and from Python, in 6 minutes.
 
-`make test-newcomer` names this file; `make test` does not find it, since each of its runs takes minutes.
+`make test-support` names this file; `make test` does not find it, since each of its runs takes minutes.
 """
 
 import json
