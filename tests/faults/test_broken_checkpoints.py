@@ -1,16 +1,19 @@
 """A checkpoint whose files are not as they were written is noticed, and the newest whole one is used instead."""
 
+import asyncio
 import json
 import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
 from tiny_runs import records, run_tiny, same_weights, weights
 from turnwise.config import load_run_config
 from turnwise.errors import RunError
+from turnwise.gateway.serving import _follow
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.targets import load_target
 
@@ -133,6 +136,34 @@ def test_an_evaluation_takes_the_newest_whole_one_and_refuses_a_broken_one_by_na
             load_target(str(run.checkpoints / named))
     with pytest.raises(RunError, match="this checkpoint is broken"):
         load_target(str(run.path), model=str(run.checkpoints / NEWEST))
+
+
+def test_a_gateway_that_follows_a_run_skips_a_broken_checkpoint_with_one_warning(run, tmp_path, monkeypatch, caplog):
+    loaded: list[str] = []
+    monkeypatch.setattr("turnwise.gateway.serving._FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr(
+        "turnwise.gateway.serving.load_weights", lambda model, folder: loaded.append(folder.parent.name)
+    )
+    checkpoints = Checkpoints(run.checkpoints)
+    flip(checkpoints.path(STEPS) / "model" / "model.safetensors")
+    (run.checkpoints / NEWEST).rename(tmp_path / "broken")
+
+    async def watch() -> None:
+        following = asyncio.ensure_future(
+            _follow(checkpoints, MagicMock(), AsyncMock(), lambda line: None)(MagicMock())
+        )
+        await asyncio.sleep(0.05)
+        (tmp_path / "broken").rename(run.checkpoints / NEWEST)
+        await asyncio.sleep(0.3)
+        assert loaded == []
+        checkpoints.save(STEPS + 1, lambda folder: (folder / "state.pt").write_bytes(b"whole"))
+        for _ in range(500):
+            await asyncio.sleep(0.01 * (not loaded))
+        following.cancel()
+
+    asyncio.run(watch())
+    assert loaded == ["step-000005"]
+    assert sum("this checkpoint is broken" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_checkpoints_from_before_manifests_are_used(run, settings):

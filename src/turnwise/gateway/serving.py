@@ -112,6 +112,7 @@ def _follow(checkpoints: Checkpoints, loaded: LoadedModel, engine: Engine, show:
             latest = checkpoints.latest()
             if latest is None or latest == newest:
                 continue
+            newest = latest  # before it is loaded: a broken one is one warning, and the next one is looked at
             step = int(latest.name.rpartition("-")[2])
             try:
                 await asyncio.to_thread(checkpoints.require_whole, step)
@@ -121,7 +122,6 @@ def _follow(checkpoints: Checkpoints, loaded: LoadedModel, engine: Engine, show:
             except (OSError, RunError) as error:  # removed meanwhile: a run keeps its newest checkpoints alone
                 logger.warning("cannot load %s: %s", latest, error)
                 continue
-            newest = latest
             show(f"weights of {latest.name}")
 
     return follow
