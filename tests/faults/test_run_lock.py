@@ -1,11 +1,13 @@
 """One process trains in a run directory; a second is refused in one line, and a dead one is in nobody's way."""
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,36 @@ def test_of_many_that_start_at_once_one_trains(tmp_path):
     for racer in racers:
         racer.communicate("end\n")
     assert sorted(met) == ["refused"] * 5 + ["trains"]
+
+
+@pytest.mark.parametrize("meanwhile", ["taken", "released"])
+def test_a_process_waits_while_another_looks_at_the_lock(meanwhile, live, tmp_path):
+    """And then sees what that one did: it took the lock, or it removed its own."""
+    path = write_lock(tmp_path, pid=2**22 + 1)
+    met: list[str] = []
+
+    def take() -> None:
+        try:
+            with lock_run(tmp_path):
+                met.append(json.loads(path.read_text())["pid"] if path.exists() else "a file that is gone")
+        except RunError as refused:
+            met.append(str(refused))
+
+    with path.open("r+") as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        taking = threading.Thread(target=take)
+        taking.start()
+        taking.join(0.3)
+        assert met == [], "it waits"
+        if meanwhile == "taken":
+            write_lock(tmp_path, pid=live.pid, started=start_of_process(live.pid))
+        else:
+            path.unlink()
+    taking.join(20)
+    if meanwhile == "taken":
+        assert f"process {live.pid} on host" in met[0]
+    else:
+        assert met == [os.getpid()]
 
 
 def test_a_mistake_leaves_no_folder_and_no_lock(tmp_path):
