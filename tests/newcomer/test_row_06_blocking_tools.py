@@ -11,6 +11,7 @@ from turnwise import Env, Episode, Message, Step, Task, ToolEnv, reward, tool
 from turnwise.agents import ScriptedAgent
 from turnwise.envs import check_env
 from turnwise.rollout import run_groups
+from turnwise.tools import watchdog
 from turnwise.tools.repeats import forget_repeats
 
 TASKS = [Task(id=f"t{i}", data={"question": "?"}) for i in range(2)]
@@ -19,6 +20,8 @@ LOOKS = ('<tool_call>{"name": "look", "arguments": {}}</tool_call>', "Done.")
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
+    while watchdog._thread is not None and watchdog._thread.is_alive():
+        time.sleep(0.02)  # one that an earlier test began is in its longer sleep, and ends after it
     monkeypatch.setattr("turnwise.tools.watchdog._INTERVAL", 0.02)
     monkeypatch.setattr("turnwise.tools.watchdog._BLOCKED_AFTER", 0.4)
     forget_repeats()

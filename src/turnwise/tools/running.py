@@ -81,7 +81,7 @@ async def run_in_loop(work: Coroutine[object, object, T], seconds: float | None)
     async def run() -> T:
         try:
             return await work
-        except (Exception, KeyboardInterrupt, asyncio.CancelledError):
+        except (Exception, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:
             # A task that lets SystemExit through stops the whole event loop.
