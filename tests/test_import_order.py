@@ -47,6 +47,7 @@ LAYERS = (
     "reference",
     "training",
     "gateway",
+    "studio",
     "api",
     "cli",
     "__main__",
@@ -187,6 +188,7 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.training.callbacks",
         "turnwise.runs.listing",
         "turnwise.runs.transcript",
+        "turnwise.studio.server",
     ],
 )
 def test_environments_and_configs_are_written_without_waiting_for_torch(module):

@@ -28,6 +28,7 @@ from turnwise.cli import (
     serve_search,
     settings,
     show,
+    studio,
     train,
 )
 from turnwise.cli.arguments import Command, accept_rest
@@ -40,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "eval": evaluate,
     "runs": runs,
     "show": show,
+    "studio": studio,
     "report": report,
     "play": play,
     "check": check,

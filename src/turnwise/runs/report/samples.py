@@ -110,14 +110,17 @@ def _read(run: RunDirectory, lines: Sequence[EpisodeLine]) -> list[StoredEpisode
 def _load_pieces(run: RunDirectory) -> Pieces | None:
     """Decodes with the tokenizer of the newest checkpoint."""
     files = sorted(run.checkpoints.glob("step-*/model/tokenizer.json"))
-    if not files:
-        return None
+    return read_pieces(files[-1]) if files else None
+
+
+def read_pieces(file: Path) -> Pieces | None:
+    """Decodes with this tokenizer; None, and a warning, where it cannot be read."""
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(files[-1]))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001 (its Rust code raises bare exceptions)
-        logger.warning("no token view in the report: %s cannot be read: %s", files[-1], error)
+        logger.warning("no token view: %s cannot be read: %s", file, error)
         return None
     return lambda ids: split_pieces(ids, lambda some: str(tokenizer.decode(list(some), skip_special_tokens=False)))
 

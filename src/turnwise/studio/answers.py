@@ -1,0 +1,179 @@
+"""What the studio answers, in plain data: the interface of the package's page without HTTP.
+
+Invariant: an answer about a damaged run has what can be read, and `problems` that name the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from turnwise.errors import RunError, TurnwiseError
+from turnwise.runs.files import read_json
+from turnwise.runs.findings import read_findings
+from turnwise.studio.episode import compare_episodes, find_episode, show_episode
+from turnwise.studio.index import list_facets, list_failures, match_rows, parse_query, show_rows
+from turnwise.studio.library import Run
+from turnwise.studio.overview import health_rows, ledger_bars
+from turnwise.studio.search import search_files
+from turnwise.studio.shelf import Shelf
+from turnwise.types import Json
+
+_MOST_SERIES: Final = 60
+_MOST_ROWS: Final = 500
+_SIBLINGS: Final = 64
+_MOST_CONFIG: Final = 400_000
+
+
+class Answers:
+    """Every question that a page can ask."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def runs(self) -> dict[str, Json]:
+        return self._shelf.list_runs()
+
+    def run(self, run_id: str) -> dict[str, Json]:
+        """A run's line, config, metrics by name, findings, checkpoints, and what could not be read."""
+        run = self._shelf.library.find(run_id)
+        curves, problems = self._shelf.curves.of(run), list[str]()
+        with curves.lock:
+            problems += curves.update()
+            names = curves.names()
+        steps: dict[str, list[Json]] = {}
+        for path in run.trajectory_files(problems):
+            stage, _, step = path.stem.rpartition("-")
+            steps.setdefault(stage, []).append(int(step))
+        line = self._shelf.describe(run)
+        if line["problem"] and str(line["problem"]) not in problems:
+            problems.append(str(line["problem"]))
+        return {
+            "run": line,
+            "config": _read_text(run, problems),
+            "versions": _read_versions(run, problems),
+            "metrics": names,
+            "findings": _read_findings(run, problems),
+            "checkpoints": list(run.checkpoint_steps()),
+            "files": dict(steps),
+            "problems": list(dict.fromkeys(problems)),
+        }
+
+    def series(self, run_id: str, names: Sequence[str]) -> dict[str, Json]:
+        run = self._shelf.library.find(run_id)
+        curves = self._shelf.curves.of(run)
+        with curves.lock:
+            problems = curves.update()
+            found = [curves.series(name) for name in names[:_MOST_SERIES]]
+        return {"series": [one for one in found if one is not None], "problems": list(problems)}
+
+    def ledger(self, run_id: str) -> dict[str, Json]:
+        curves = self._shelf.curves.of(self._shelf.library.find(run_id))
+        with curves.lock:
+            curves.update()
+            return ledger_bars(curves)
+
+    def health(self, run_id: str) -> dict[str, Json]:
+        """Rows over steps, and failures by kind from the trajectories that were read."""
+        run = self._shelf.library.find(run_id)
+        curves, index = self._shelf.curves.of(run), self._shelf.indexes.of(run)
+        with curves.lock:
+            curves.update()
+            rows = health_rows(curves)
+        with index.lock:
+            pending, problems = index.update()
+            failures = list_failures(index.columns) if index.columns is not None else []
+        return {**rows, "failures": failures, "pending": pending, "problems": list(problems)}
+
+    def trajectories(self, run_id: str, given: Mapping[str, str]) -> dict[str, Json]:
+        """A page of the trajectories that a query asks for."""
+        run, query = self._shelf.library.find(run_id), parse_query(given)
+        own = str(self._shelf.describe(run)["environment"])
+        index = self._shelf.indexes.of(run)
+        with index.lock:
+            pending, problems = index.update()
+            columns, files = index.columns, list(index.files)
+            sizes = index.sizes()
+        if columns is None:
+            return {"total": 0, "found": 0, "rows": [], "facets": {}, "pending": pending, "problems": list(problems)}
+        found = _with_text(search_files(files, query.text), sizes) if query.text else None
+        places = match_rows(columns, query, own, found)
+        page = places[query.offset : query.offset + min(query.limit, _MOST_ROWS)]
+        return {
+            "total": len(columns),
+            "found": len(places),
+            "rows": show_rows(columns, page.tolist(), own),
+            "facets": list_facets(columns, own),
+            "pending": pending,
+            "problems": list(problems),
+        }
+
+    def trajectory(self, run_id: str, name: str) -> dict[str, Json]:
+        """One trajectory, with its group's members and the same task's at other times."""
+        run = self._shelf.library.find(run_id)
+        shown = show_episode(find_episode(run, name), self._shelf.tokenizers.pieces_of(run))
+        return {**shown, **self._relatives(run, shown)}
+
+    def compare(self, run_id: str, names: Sequence[str]) -> dict[str, Json]:
+        run = self._shelf.library.find(run_id)
+        return compare_episodes(run, names, self._shelf.tokenizers.pieces_of(run))
+
+    def _relatives(self, run: Run, shown: Mapping[str, Json]) -> dict[str, Json]:
+        index, task = self._shelf.indexes.of(run), shown["task"]
+        assert isinstance(task, Mapping), "`show_episode` made it"
+        with index.lock:
+            index.update()
+            columns = index.columns
+        if columns is None:
+            return {"siblings": [], "same_task": []}
+        alike = columns.task == str(task["id"])
+        group = (columns.stage == shown["stage"]) & (columns.step == shown["step"]) & (columns.group == shown["group"])
+        places = [np.flatnonzero(alike & group)[:_SIBLINGS], np.flatnonzero(alike & ~group)[:_SIBLINGS]]
+        siblings, same = (show_rows(columns, found.tolist(), "") for found in places)
+        return {"siblings": siblings, "same_task": same}
+
+
+def _with_text(found: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> list[int]:
+    """Places in the joined columns, from places by file."""
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return [int(start + place) for start, places in zip(starts, found, strict=False) for place in places]
+
+
+def _read_text(run: Run, problems: list[str]) -> str:
+    try:
+        return run.config.read_text(encoding="utf-8", errors="replace")[:_MOST_CONFIG]
+    except (OSError, TurnwiseError) as error:
+        problems.append(f"config.yaml cannot be read: {error}")
+        return ""
+
+
+def _read_versions(run: Run, problems: list[str]) -> dict[str, Json]:
+    try:
+        if not run.versions.is_file():
+            return {}
+        return {str(name): str(value) for name, value in read_json(run.versions).items()}
+    except (OSError, UnicodeDecodeError, TurnwiseError) as error:
+        problems.append(str(error))
+        return {}
+
+
+def _read_findings(run: Run, problems: list[str]) -> list[Json]:
+    try:
+        found = read_findings(run.findings)
+    except (OSError, UnicodeDecodeError, RunError) as error:
+        problems.append(str(error))
+        return []
+    shown: list[Json] = []
+    for finding in found:
+        step = finding.get("step")
+        shown.append(
+            {
+                "step": step if isinstance(step, int) else None,
+                "kind": str(finding.get("kind", "")),
+                "severity": str(finding.get("severity", "")),
+                "sentence": str(finding.get("sentence", "")),
+                "rollback_to": back if isinstance(back := finding.get("rollback_to"), int) else None,
+            }
+        )
+    return shown
