@@ -5,23 +5,28 @@ Invariant: looking costs a few `stat` calls a second, and nothing while no page 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from turnwise.studio.library import Library, Run
 from turnwise.types import Json
 
 _SECONDS: Final = 1.0
+_PIECES: Final = 5
+"""Looks at whether the server stops, between two looks at the runs."""
 _SILENCE: Final = 15
 """Looks without a change after which a comment keeps the connection open."""
 
 
-async def watch(library: Library, ids: Sequence[str]) -> AsyncIterator[bytes]:
-    """Events of these runs, or of all: `change` names what a run has written; `runs` tells of new and removed ones."""
+async def watch(library: Library, ids: Sequence[str], stopping: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Events of these runs, or of all, until the server stops.
+
+    `change` names a run that has written; `runs` tells of new and removed ones.
+    """
     known: dict[str, Json] | None = None
     quiet = 0
     yield b"retry: 2000\n\n"
-    while True:
+    while not stopping():
         seen = await asyncio.to_thread(_look, library, ids)
         quiet += 1
         if known is not None:
@@ -35,7 +40,9 @@ async def watch(library: Library, ids: Sequence[str]) -> AsyncIterator[bytes]:
             yield b": still here\n\n"
             quiet = 0
         known = seen
-        await asyncio.sleep(_SECONDS)
+        for _ in range(_PIECES):
+            if not stopping():
+                await asyncio.sleep(_SECONDS / _PIECES)
 
 
 def _look(library: Library, ids: Sequence[str]) -> dict[str, Json]:

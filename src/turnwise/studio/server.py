@@ -39,13 +39,15 @@ _STATIC: Final = Path(str(files("turnwise.studio") / "static"))
 _MAX_BODY: Final = 2**20
 
 
-def make_app(library: Library, *, token: str | None, host: str, port: int) -> ASGIApp:
+def make_app(
+    library: Library, *, token: str | None, host: str, port: int, stopping: Callable[[], bool] = lambda: False
+) -> ASGIApp:
     """The studio of a library as an ASGI app, guarded."""
     answers = Answers(Shelf(library))
 
     async def events(request: Request) -> Response:
         ids = request.query_params.getlist("run")
-        stream: AsyncIterator[bytes] = watch(library, ids)
+        stream: AsyncIterator[bytes] = watch(library, ids, stopping)
         return StreamingResponse(stream, media_type="text/event-stream")
 
     routes: list[Route | Mount] = [
@@ -112,7 +114,7 @@ class Studio:
         self.token = token
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.port}/"
-        app = make_app(library, token=token, host=host, port=self.port)
+        app = make_app(library, token=token, host=host, port=self.port, stopping=lambda: self._server.should_exit)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -124,7 +126,7 @@ class Studio:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=1,
+                timeout_graceful_shutdown=3,
             )
         )
 
