@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 INTEROP := .venv-interop
+DOCS := .venv-docs
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-gpu test-newcomer test-support test-trackers test-interop check mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-support test-trackers test-interop check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,6 +67,15 @@ test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)
 
+docs: $(DOCS)/.ready ## Build the documentation as a site, into site/, without a warning
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	@echo "read it: $(PYTHON) -m http.server --directory site --bind 127.0.0.1"
+
+$(DOCS)/.ready: docs/requirements.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $@
+
 check: $(READY) ## Lint and type-check alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,4 +86,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
