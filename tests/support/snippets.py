@@ -28,6 +28,7 @@ COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun"
 EXCUSED = {
     r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
     r"make ": "make runs these very tests, or takes minutes",
+    r"turnwise train gpu-multihop": "a GPU, pretrained weights and questions that the reader writes first",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
@@ -38,6 +39,7 @@ EXCUSED = {
     r"turnwise eval .*--endpoint ": "an endpoint of the reader's; tests/agents plays through one",
     r"turnwise questions documents.jsonl ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
     r"python -m benchmarks\.": "measures the reader's own runs or machine; tests/benchmarks has each",
+    r"turnwise studio": "serves until it is stopped; tests/studio runs it",
     r"turnwise gateway ": "serves until it is stopped; tests/gateway/test_collect.py runs it",
     r"PYTHONPATH=examples/any_agent turnwise train .*openai_sdk": "needs the openai package: make test-interop runs it",
     r"(?s).*client\.openai\(\)": "needs the openai package and a pretrained model: tests/interop runs such agents",
