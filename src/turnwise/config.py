@@ -36,6 +36,10 @@ class CheckpointSettings(Settings):
     """Save after every so many training steps, and always after the cold start and the last step."""
     keep: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
+    sft_every: int = Field(default=0, ge=0)
+    """In the cold start, save after every so many of its steps; 0: by `sft_minutes` alone."""
+    sft_minutes: float = Field(default=5.0, ge=0)
+    """In the cold start, save when so many minutes have passed since it last saved; 0: by `sft_every` alone."""
 
 
 class Config(Settings):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP finish the step, save and exit with 75; the run that goes on equals one that never stopped."""
+"""Ctrl-C, SIGTERM and SIGHUP finish the step, save and exit with 75; the run goes on as one that never stopped."""
 
 import os
 import pty
@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from processes import begin_training, wait_until
+from processes import SignalledAt, begin_training, wait_until
 from tiny_runs import records, run_tiny, same_weights, weights
 from turnwise.cli.arguments import accept_rest
 from turnwise.cli.main import make_parser
@@ -18,6 +18,7 @@ from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.training.interruption import StopSignal
 
 STEPS = 6
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +33,15 @@ def assert_equal(run: RunDirectory, other: RunDirectory) -> None:
     assert records(run) == records(other)
 
 
-class SignalledAt:
-    """Sends this process a signal at a moment of the run, and at no other."""
-
-    def __init__(self, number: signal.Signals, event: str, count: int) -> None:
-        self.number, self.moment = number, (event, count)
-
-    def __call__(self, event: str, count: int) -> bool:
-        if (event, count) == self.moment:
-            os.kill(os.getpid(), self.number)
-        return False
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("moment", [("training", 2), ("episodes", 7), ("evaluation after step 0", 1)])
 def test_a_signal_at_any_moment_saves_the_step_and_the_run_goes_on(number, moment, unbroken, sections, tmp_path):
-    with pytest.raises(RunInterrupted, match=f"{number.name}: stopped after step ., which is saved"):
+    with pytest.raises(RunInterrupted, match=f"{NAMES[number]}: stopped after step ., which is saved"):
         run_tiny(tmp_path / "run", die=SignalledAt(number, *moment), **sections)
     saved = Checkpoints(tmp_path / "run" / "checkpoints").steps()[-1]
     assert saved == {"training": 2, "episodes": 1, "evaluation after step 0": 0}[moment[0]]
-    assert signal.getsignal(number) is signal.SIG_DFL
+    default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    assert signal.getsignal(number) is default
     assert_equal(run_tiny(tmp_path / "run", resume="auto", **sections), unbroken)
 
 
@@ -62,15 +52,6 @@ def test_samples_that_wait_are_trained_on_before_the_run_stops(sections, tmp_pat
     with pytest.raises(RunInterrupted, match="after step 4"):
         run_tiny(tmp_path / "run", die=SignalledAt(signal.SIGTERM, "training", 3), **sections)
     assert_equal(run_tiny(tmp_path / "run", resume=True, **sections), unbroken)
-
-
-def test_a_signal_in_the_cold_start_stops_it_between_two_batches(sections, tmp_path):
-    """It has no checkpoint, so the cold start begins again."""
-    sections = {**sections, "sft": {"demonstrations": 64, "batch": 8, "optimizer": {"lr": 1e-2}}}
-    with pytest.raises(RunInterrupted, match="SIGTERM: stopped in the cold start, which starts again"):
-        run_tiny(tmp_path / "run", die=SignalledAt(signal.SIGTERM, "cold start", 2), **sections)
-    assert len(records(RunDirectory.open(tmp_path / "run"), "sft")) == 2
-    assert_equal(run_tiny(tmp_path / "run", resume="auto", **sections), run_tiny(tmp_path / "unbroken", **sections))
 
 
 def test_a_signal_in_the_last_step_is_too_late(unbroken, sections, tmp_path):

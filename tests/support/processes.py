@@ -1,6 +1,7 @@
 """Training in a process of its own, for tests that send it signals."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,3 +36,15 @@ def wait_until(holds: Callable[[], bool], process: "subprocess.Popen[str] | None
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.005)
+
+
+class SignalledAt:
+    """Sends this process a signal at a moment of the run, and at no other."""
+
+    def __init__(self, number: signal.Signals, event: str, count: int) -> None:
+        self.number, self.moment = number, (event, count)
+
+    def __call__(self, event: str, count: int) -> bool:
+        if (event, count) == self.moment:
+            os.kill(os.getpid(), self.number)
+        return False

@@ -88,10 +88,14 @@ class LearnerWorker:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         self.learner.load_state_dict(state)
 
-    def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
+    def begin_sft(
+        self, settings: SFTSettings, *, total_steps: int, seed: int, state: Mapping[str, object] | None
+    ) -> None:
         self._sft = SFTLearner(
-            self.model, settings, total_steps=total_steps, autocast=self.autocast, parallel=self.parallel
+            self.model, settings, total_steps=total_steps, seed=seed, autocast=self.autocast, parallel=self.parallel
         )
+        if state is not None:
+            self._sft.load_state_dict(state)
 
     def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         assert self._sft is not None, "begin_sft comes first"
@@ -100,6 +104,10 @@ class LearnerWorker:
     def finish_sft(self) -> list[dict[str, float]]:
         assert self._sft is not None, "begin_sft comes first"
         return self._sft.finish()
+
+    def sft_state_dict(self) -> dict[str, object]:
+        assert self._sft is not None, "begin_sft comes first"
+        return self._sft.state_dict()
 
     def stop(self) -> None:
         self.stopped = True
@@ -178,9 +186,11 @@ class LearnerGroup:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         self._run(partial(LearnerWorker.load_state_dict, state=dict(state)))
 
-    def begin_sft(self, settings: SFTSettings, *, total_steps: int) -> None:
-        """Prepares supervised fine-tuning."""
-        self._run(partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps))
+    def begin_sft(
+        self, settings: SFTSettings, *, total_steps: int, seed: int = 0, state: Mapping[str, object] | None = None
+    ) -> None:
+        """Prepares supervised fine-tuning; with `state`, to go on from there, with the model's present weights."""
+        self._run(partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps, seed=seed, state=state))
 
     def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         """Launches a step on a batch, each rank on its share of the rows; the metrics of steps that are complete."""
@@ -189,6 +199,10 @@ class LearnerGroup:
     def finish_sft(self) -> list[dict[str, float]]:
         """The metrics of the steps still under way."""
         return self._run(LearnerWorker.finish_sft)
+
+    def sft_state_dict(self) -> dict[str, object]:
+        """The state of supervised fine-tuning for a checkpoint; no step may be under way."""
+        return self._run(LearnerWorker.sft_state_dict)
 
     def _run(self, call: Callable[[LearnerWorker], T]) -> T:
         """Makes a call on every rank at once, and returns this rank's result."""

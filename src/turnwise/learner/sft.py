@@ -8,6 +8,7 @@ Dropout is as the model has it: here it regularises, and there is no probability
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +19,11 @@ from turnwise.compute.layers import Compiled, require_layers
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, seeded
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import SFTSettings
+from turnwise.seeds import derive_seed
 
 
 def sft_loss(model: nn.Module, micro: MicroBatch, weights: torch.Tensor) -> torch.Tensor:
@@ -42,10 +44,11 @@ class SFTLearner:
         settings: SFTSettings,
         *,
         total_steps: int,
+        seed: int = 0,
         autocast: torch.dtype | None = None,
         parallel: Parallel = SINGLE,
     ) -> None:
-        self._model, self._parallel = model, parallel
+        self._model, self._parallel, self._seed = model, parallel, seed
         self._context_weight = settings.context_weight
         self._runner = _make_runner(model, settings, autocast, parallel)
         module = parallel.prepare(model)
@@ -55,16 +58,28 @@ class SFTLearner:
 
     def step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         """Launches a step, and returns the metrics of those that are complete: `[{"sft/loss": 1.7, ...}]`."""
-        self._launched.append(
-            launch_sft_step(
+        # Dropout follows from the step and the rank, so that a resumed run draws what an unbroken one would have.
+        with seeded(derive_seed(self._seed, "dropout", step, self._parallel.rank), self._runner.device):
+            launched = launch_sft_step(
                 self._model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
             )
-        )
+        self._launched.append(launched)
         return self._settle(self._ahead)
 
     def finish(self) -> list[dict[str, float]]:
         """The metrics of the steps still under way."""
         return self._settle(0)
+
+    def state_dict(self) -> dict[str, object]:
+        """All that the next step depends on, but for the weights, which have a file of their own."""
+        assert not self._launched, "finish comes first: a step under way may turn out to be skipped"
+        return self._parallel.gather_state({"optimizer": self._optimizer.state_dict()})
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Goes on from a state of the same settings; the weights are loaded before this learner is made."""
+        optimizer = state["optimizer"]
+        assert isinstance(optimizer, Mapping)
+        self._optimizer.load_state_dict(optimizer)
 
     def _settle(self, left: int) -> list[dict[str, float]]:
         return [self._launched.popleft().settle(self._optimizer) for _ in range(len(self._launched) - left)]

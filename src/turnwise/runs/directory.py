@@ -79,6 +79,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def sft_checkpoints(self) -> Path:
+        """Of the cold start, while it lasts."""
+        return self.checkpoints / "sft"
+
+    @property
     def summary(self) -> Path:
         return self.path / "summary.json"
 

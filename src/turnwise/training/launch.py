@@ -9,13 +9,10 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
 from turnwise.compute.garbage import reduced_gc
 from turnwise.errors import ConfigError
 from turnwise.learner.group import LearnerGroup, follow
 from turnwise.learner.parallel import join
-from turnwise.seeds import derive_seed
 from turnwise.training.interruption import StopSignal
 
 T = TypeVar("T")
@@ -27,7 +24,6 @@ def launch(train: Callable[[LearnerGroup], T]) -> T | None:
     try:
         if not parallel.is_main:
             logging.getLogger("turnwise").setLevel(logging.ERROR)  # rank 0 warns for all
-            torch.manual_seed(derive_seed("follower", parallel.rank))  # dropout in SFT, which every rank draws apart
             with reduced_gc(), StopSignal():  # rank 0 decides when all stop
                 follow(parallel)
             return None

@@ -85,6 +85,13 @@ class Recorder:
         self._findings.truncate_after(step)
         self._display.note(f"resumed after step {step}")
 
+    def resume_sft(self, step: int, total: int) -> None:
+        """Drops records after this step of the cold start, which the run repeats."""
+        self._metrics.truncate_after(step, stages={"sft"})
+        self._metrics.truncate_after(-1, stages={"evaluate", "train", "end"})
+        self._findings.truncate_after(0)
+        self._display.note(f"resumed in the cold start, after {step} of its {total} steps")
+
     def record_slow_sampling(self, reason: str) -> None:
         """Reports that the model's own forward samples, which is many times slower than the fused one."""
         sentence = f"sampling is many times slower than it could be: {reason}"

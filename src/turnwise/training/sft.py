@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from turnwise.agents import DemonstratingExpert
@@ -94,19 +94,35 @@ def read_chats(path: str, render: Render) -> list[Trajectory]:
 
 
 def run_sft(
-    learners: LearnerGroup, demonstrations: Sequence[Trajectory], settings: SFTSettings, *, seed: int
+    learners: LearnerGroup,
+    demonstrations: Sequence[Trajectory],
+    settings: SFTSettings,
+    *,
+    seed: int,
+    done: int = 0,
+    state: Mapping[str, object] | None = None,
+    pause: Callable[[int], None] | None = None,
+    pauses: Callable[[int], bool] = lambda step: False,
 ) -> Iterator[dict[str, float]]:
-    """Trains the model in place, one optimizer step per value: `{"sft/loss": 1.7, "sft/grad_norm": .4, ...}`."""
+    """Trains the model in place, one optimizer step per value: `{"sft/loss": 1.7, "sft/grad_norm": .4, ...}`.
+
+    It goes on after the first `done` steps from their `state`. After each step that `pauses` chooses, `pause(step)`
+    is called while no step is under way: the moment to save.
+    """
     steps = count_sft_steps(len(demonstrations), settings)
-    learners.begin_sft(settings, total_steps=steps)
+    learners.begin_sft(settings, total_steps=steps, seed=seed, state=state)
     order = Shuffled(demonstrations, per_step=settings.batch, seed=derive_seed(seed, "imitation"))
     tokens: deque[float] = deque()  # of the steps under way
-    for step in range(steps):
+    for step in range(done, steps):
         groups = [Group(task=one.task, trajectories=(one,)) for one in order.draw(step)]
         batch = Batch.of(groups, action_mask=settings.context_weight == 0)
         tokens.append(float(len(batch.ids)))
         for metrics in learners.sft_step(batch, step=step):
             yield metrics | {"sft/tokens": tokens.popleft()}
+        if pause is not None and pauses(step + 1):
+            for metrics in learners.finish_sft():
+                yield metrics | {"sft/tokens": tokens.popleft()}
+            pause(step + 1)
     for metrics in learners.finish_sft():
         yield metrics | {"sft/tokens": tokens.popleft()}
 

@@ -15,16 +15,15 @@ from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.envs.registry import describe_env
-from turnwise.errors import ConfigError
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
-from turnwise.learner.forward_runner import ForwardRunner, seeded
+from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
 from turnwise.plugins import describe_sources
-from turnwise.rollout import RolloutBatch, RolloutCollector, Shuffled
+from turnwise.rollout import RolloutBatch, RolloutCollector
 from turnwise.runs import (
     Checkpoints,
     Display,
@@ -44,12 +43,12 @@ from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_health, select
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
+from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.recorder import Recorder
-from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
-from turnwise.types import Task, Trajectory
+from turnwise.types import Task
 
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures")
 MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS, *_FAILURE_LIMITS)
@@ -71,20 +70,20 @@ def run_training(
     """Trains to the end, in the folder `run`; with `resume`, goes on from its last checkpoint, "auto": if there is one.
 
     A `ledger` that was begun earlier includes the time before this call; `callbacks` join those that the config names.
-    `learners` are those of all processes. SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
+    `learners` are those of all processes. Ctrl-C, SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
     config = config if env is None else config.model_copy(update={"env": describe_env(env)})
     with ExitStack() as stack:
-        with ledger.spend("prepare"):
-            stop = stack.enter_context(StopSignal())
+        stop = stack.enter_context(StopSignal())
+        with ledger.spend("prepare"), stop.at_once("while it prepared, with nothing to save"):
             stack.enter_context(lock_run(Path(run)))
             resume = RunDirectory(Path(run)).resumes(resume)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
             if not resume:
-                _require_demonstrations(config, parts)
+                require_demonstrations(config.sft, parts)
             learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
@@ -106,26 +105,6 @@ def run_training(
         with one_line_out_of_memory():
             runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
-
-
-def _require_demonstrations(config: Config, parts: Components) -> None:
-    """Fails before the run directory is created if there are no demonstrations to train on."""
-    if config.sft is None:
-        return
-    if config.sft.chats is not None:
-        read_chats(config.sft.chats, parts.render)
-    elif not parts.env.has_expert:
-        parts.env.expert()  # its error says what to do
-    else:
-        _demonstrated_tasks(parts, config.sft.split)
-
-
-def _demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:
-    """What the expert plays: the training tasks, or another split of the environment."""
-    tasks = parts.train_tasks if split == "train" else parts.env.tasks(split)
-    if not tasks:
-        raise ConfigError(f"sft.split: the environment has no tasks in '{split}': name another split")
-    return tasks
 
 
 class Trainer:
@@ -151,6 +130,9 @@ class Trainer:
             seed=config.seed,
             ledger=parts.ledger,
         )
+        self.cold_start: ColdStart | None = None
+        if config.sft is not None:
+            self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
         self.saved = -1
         """The step of the newest checkpoint."""
         self.waiting: list[RolloutBatch] = []
@@ -190,23 +172,29 @@ class Trainer:
         self.stop.interrupt(f"after step {step}, which is saved")
 
     async def _begin(self) -> int:
-        """The step training starts at: that of the last checkpoint, or 0 after the SFT of a new run."""
+        """The step training starts at: that of the last checkpoint, or 0 after the cold start of a new run."""
         last = self.checkpoints.newest_whole()
         if last is not None:
             return self._restore(last)
+        if self.cold_start is None or not self.cold_start.resume():
+            await self._begin_untrained()
+        if self.cold_start is not None:
+            with self.ledger.spend("sft"):
+                await self.cold_start.run()
+        self._make_learner()
+        await self._evaluate("evaluate", 0)
+        self._save(0)
+        return 0
+
+    async def _begin_untrained(self) -> None:
+        """Before any training: nothing is worth saving yet, so a signal need not wait."""
         self.recorder.start()
         slow_reason: str | None = getattr(self.parts.engine, "slow_reason", None)  # only a local engine has one
         if slow_reason is not None:
             self.recorder.record_slow_sampling(slow_reason)
         if self.config.evaluate.untrained:
-            await self._evaluate("untrained", 0)
-        if self.config.sft is not None:
-            with self.ledger.spend("sft"):
-                await self._run_sft()
-        self._make_learner()
-        await self._evaluate("evaluate", 0)
-        self._save(0)
-        return 0
+            with self.stop.at_once("in the evaluation of the untrained model, which starts again"):
+                await self._evaluate("untrained", 0)
 
     async def _sample(self, step: int) -> RolloutBatch:
         """The next step's rollouts; those of all updates that share one set of weights are sampled together."""
@@ -265,35 +253,6 @@ class Trainer:
             known = {**_section(state, "inactive"), **_section(state, "learner")}
         self._make_learner(known, version=action.step)
 
-    async def _run_sft(self) -> None:
-        """Supervised fine-tuning on demonstrations, which are stored beside the trajectories that follow."""
-        settings, parts, seed = self.config.sft, self.parts, self._seed("cold start")
-        assert settings is not None
-        demonstrations = await self._demonstrations(seed)
-        self.recorder.record_demonstrations(demonstrations)
-        self.recorder.start_stage("cold start", count_sft_steps(len(demonstrations), settings))
-        losses = run_sft(self.learners, demonstrations, settings, seed=seed)
-        with seeded(derive_seed(seed, "dropout"), parts.loaded.device):
-            for step, metrics in enumerate(losses, 1):
-                self.recorder.record_sft_step(step, metrics)
-                self.stop.interrupt("in the cold start, which starts again")
-
-    async def _demonstrations(self, seed: int) -> list[Trajectory]:
-        settings, parts = self.config.sft, self.parts
-        assert settings is not None
-        if settings.chats is not None:
-            return read_chats(settings.chats, parts.render)
-        return await play_expert(
-            parts.env,
-            Shuffled(_demonstrated_tasks(parts, settings.split), per_step=settings.demonstrations, seed=seed).draw(0),
-            render=parts.render,
-            limits=self.config.rollout,
-            context_limit=parts.engine.context_limit,
-            seed=seed,
-            workers=settings.workers,
-            progress=self.recorder.show_progress("demonstrations"),
-        )
-
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same episode seeds every time."""
         await self._load_engine(step)
@@ -323,6 +282,8 @@ class Trainer:
         assert isinstance(step, int)
         self.checkpoints.set_aside_after(step)
         self.checkpoints.hold(step)
+        if self.cold_start is not None:
+            self.cold_start.remove_checkpoints()
         self.saved = step
         self.collector.task_sampler.load_state_dict(_section(state, "sampler"))
         self.controller.load_state_dict(_section(state, "stability"))
@@ -377,6 +338,8 @@ class Trainer:
             saved = self.checkpoints.save(step, write)
             self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
         self.saved = step
+        if step == 0 and self.cold_start is not None:
+            self.cold_start.remove_checkpoints()
         self.recorder.record_checkpoint(step, saved)
 
     def _due(self, step: int, every: int) -> bool:

@@ -1,0 +1,180 @@
+"""The cold start: demonstrations, then supervised fine-tuning on them, with checkpoints of its own.
+
+Invariant: a cold start that was killed goes on from its last checkpoint to the weights and metrics of one that was not.
+Demonstrations that are stored are not played again: a checkpoint holds the hash of their file. The first checkpoint,
+of step 0, has no weights, for they are those that the run began with, and is never pruned. All are removed when
+training has a checkpoint.
+"""
+
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from turnwise.config import Config
+from turnwise.errors import ConfigError, RunError
+from turnwise.learner.group import LearnerGroup
+from turnwise.learner.settings import SFTSettings
+from turnwise.models.loading import load_weights, save_model
+from turnwise.rollout import Shuffled
+from turnwise.runs import Checkpoints, RunDirectory, load_state, read_trajectories, save_state
+from turnwise.seeds import derive_seed
+from turnwise.training.build import Components
+from turnwise.training.interruption import StopSignal
+from turnwise.training.recorder import Recorder
+from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
+from turnwise.types import Task, Trajectory
+
+_logger = logging.getLogger(__name__)
+
+
+class ColdStart:
+    """Imitation of demonstrations before reinforcement learning; `resume` or the stages before it, then `run`."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: SFTSettings,
+        parts: Components,
+        learners: LearnerGroup,
+        directory: RunDirectory,
+        recorder: Recorder,
+        stop: StopSignal,
+    ) -> None:
+        self._settings, self._rollout, self._saving = settings, config.rollout, config.checkpoint
+        self._parts, self._learners, self._recorder, self._stop = parts, learners, recorder, stop
+        self._seed = derive_seed(config.seed, "cold start")
+        self._file = directory.trajectory_file("sft", 0)
+        self._checkpoints = Checkpoints(directory.sft_checkpoints, keep=config.checkpoint.keep)
+        self._resumed, self._done = False, 0
+        """Whether this process goes on from a checkpoint, and after how many steps."""
+        self._state: Mapping[str, object] | None = None
+        self._stored: Sequence[Trajectory] | None = None
+        self._hash = ""
+
+    def resume(self) -> bool:
+        """Loads the last checkpoint of the cold start, if it has one."""
+        last = self._checkpoints.newest_whole()
+        if last is None:
+            return False
+        state = load_state(last / "state.pt")
+        done, learner = state["step"], state["sft"]
+        assert isinstance(done, int)
+        assert learner is None or isinstance(learner, dict)
+        self._checkpoints.set_aside_after(done)
+        self._checkpoints.hold(done)
+        if done:
+            load_weights(self._parts.loaded.model, last / "model")
+        self._resumed, self._done, self._state = True, done, learner
+        self._stored = self._read_stored(str(state["demonstrations"]))
+        return True
+
+    async def run(self) -> None:
+        """Trains the model on the demonstrations, which are stored beside the trajectories that follow."""
+        with self._stop.at_once("before the cold start; its demonstrations are played again"):
+            demonstrations = self._stored or await self._make_demonstrations()
+        total = count_sft_steps(len(demonstrations), self._settings)
+        if self._stored is None:
+            self._recorder.record_demonstrations(demonstrations)
+            self._recorder.flush()
+            self._hash = _hash(self._file)
+        if self._resumed:
+            self._recorder.resume_sft(self._done, total)
+        else:
+            self._save(0)
+        self._recorder.start_stage("cold start", total)
+        self._saved_at = time.monotonic()
+        steps = run_sft(
+            self._learners,
+            demonstrations,
+            self._settings,
+            seed=self._seed,
+            done=self._done,
+            state=self._state,
+            pause=self._pause,
+            pauses=self._is_due,
+        )
+        for step, metrics in enumerate(steps, self._done + 1):
+            self._recorder.record_sft_step(step, metrics)
+
+    def remove_checkpoints(self) -> None:
+        """Once training has a checkpoint, those of the cold start are of no use."""
+        shutil.rmtree(self._checkpoints.folder, ignore_errors=True)
+
+    async def _make_demonstrations(self) -> list[Trajectory]:
+        settings, parts = self._settings, self._parts
+        if settings.chats is not None:
+            return read_chats(settings.chats, parts.render)
+        tasks = demonstrated_tasks(parts, settings.split)
+        return await play_expert(
+            parts.env,
+            Shuffled(tasks, per_step=settings.demonstrations, seed=self._seed).draw(0),
+            render=parts.render,
+            limits=self._rollout,
+            context_limit=parts.engine.context_limit,
+            seed=self._seed,
+            workers=settings.workers,
+            progress=self._recorder.show_progress("demonstrations"),
+        )
+
+    def _read_stored(self, expected: str) -> list[Trajectory] | None:
+        """The demonstrations of the checkpoint; None where their file is gone or broken: they are played again."""
+        try:
+            if _hash(self._file) == expected:
+                self._hash = expected
+                return [group.trajectories[0] for group in read_trajectories(self._file)]
+        except (OSError, RunError):
+            pass
+        _logger.warning("%s is not as it was written: the demonstrations are played again", self._file)
+        return None
+
+    def _is_due(self, step: int) -> bool:
+        every, minutes = self._saving.sft_every, self._saving.sft_minutes
+        waited = minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
+        return self._stop.received is not None or waited or (every > 0 and step % every == 0)
+
+    def _pause(self, step: int) -> None:
+        self._save(step)
+        self._stop.interrupt(f"after step {step} of the cold start, which is saved")
+
+    def _save(self, step: int) -> None:
+        self._recorder.flush()
+        state = {"step": step, "sft": self._learners.sft_state_dict() if step else None, "demonstrations": self._hash}
+
+        def write(folder: Path) -> None:
+            if step:
+                save_model(self._parts.loaded.model, self._parts.loaded.tokenizer, folder / "model")
+            save_state(folder / "state.pt", state)
+
+        with self._parts.ledger.spend("checkpoint"):
+            self._checkpoints.save(step, write)
+            if not step:
+                self._checkpoints.pin(step)
+        self._saved_at = time.monotonic()
+
+
+def require_demonstrations(settings: SFTSettings | None, parts: Components) -> None:
+    """Fails before the run directory is created if there are no demonstrations to train on."""
+    if settings is None:
+        return
+    if settings.chats is not None:
+        read_chats(settings.chats, parts.render)
+    elif not parts.env.has_expert:
+        parts.env.expert()  # its error says what to do
+    else:
+        demonstrated_tasks(parts, settings.split)
+
+
+def demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:
+    """What the expert plays: the training tasks, or another split of the environment."""
+    tasks = parts.train_tasks if split == "train" else parts.env.tasks(split)
+    if not tasks:
+        raise ConfigError(f"sft.split: the environment has no tasks in '{split}': name another split")
+    return tasks
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
