@@ -1,22 +1,23 @@
 """`python tests/mutants --number 50 --seed 0`: tries mutations of the code that learns and lists what no test notices.
 
 Covers credit, losses, rollout, learner and the trainer's hand-offs. Prints a table by room and the survivors with their
-diffs, and writes `runs/mutants/result.json`; `--page FILE` puts both between the page's mutants markers.
+diffs; `--page FILE` puts both between the page's mutants markers. Every result is in `runs/mutants/result.json` as soon
+as it is known: `--continue` tries the rest of a draw that was stopped, and `--report` writes what is there.
 """
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from count import CONTROL, ROOMS, Result, fill_page, write_count
+from count import CONTROL, ROOMS, Draw, Result, fill_page, write_count
 from mutations import Mutation, find_mutations
 from patching import Imported
 from rich.console import Console
@@ -81,42 +82,60 @@ class Running:
 def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     until = time.monotonic() + 60 * given.minutes
-    preload()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    first = Tree(FOLDER / "tree0")
-    trees = [first, *(Tree(FOLDER / f"tree{job}", like=first) for job in range(1, given.jobs))]
-    places = [(path, mutation) for path in _sources() for mutation in find_mutations((ROOT / path).read_text())]
-    total = len(places)
-    # Shuffled whole, so that a larger number tries the same ones first.
-    random.Random(given.seed).shuffle(places)
-    drawn = places[: given.number or total]
-    before: list[Result] = []
-    if given.again:
-        before, total = _read_results()  # of the mutations there were when they were drawn
-        alive = [(result.file, result.diff) for result in before if result.outcome == "survived"]
-        drawn = [place for place in places if (place[0], place[1].diff((ROOT / place[0]).read_text())) in alive]
-    files = [file.resolve() for file in given.tests or _test_files()]
-    import_tests(first, files, FOLDER / "collect.log")
-    imported = Imported(first, _sources())
-    traced, nothing = trace(trees[0], files, FOLDER, jobs=given.jobs, tell=console.print)
-    console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
-    controls = len(drawn) + 1 if given.again else given.controls
-    drawn = [*_add_controls(drawn, controls)]
-    results = _try_all(drawn, traced, trees, imported, patience=given.patience, until=until)
-    for result in results:
-        result.retried = given.again
-    tried = [(result.file, result.diff) for result in results]
-    results += [result for result in before if (result.file, result.diff) not in tried]
-    results.sort(key=lambda result: (result.file, result.line, result.diff))
-    command = f"make mutants N={sum(not result.is_control for result in results)} SEED={given.seed}"
-    command += " MUTANTS=--again" if given.again else ""
-    data = {"command": command, "possible": total, "results": [dataclasses.asdict(result) for result in results]}
-    (FOLDER / "result.json").write_text(json.dumps(data, indent=1))
-    text = write_count(results, possible=total, tests=len(traced), command=command)
+    file = FOLDER / "result.json"
+    if not given.report:
+        _run_draw(given, file, until)
+    draw = Draw.read(file)
+    text = write_count(draw)
     console.print(text, markup=False)
     if given.page:
         fill_page(given.page, text)
     return 0
+
+
+def _run_draw(given: argparse.Namespace, file: Path, until: float) -> None:
+    """Tries what is drawn, and writes every result to `file` at once."""
+    preload()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    first = Tree(FOLDER / "tree0")
+    trees = [first, *(Tree(FOLDER / f"tree{job}", like=first) for job in range(1, given.jobs))]
+    places = [(path, one) for path in _sources(given.only) for one in find_mutations((ROOT / path).read_text())]
+    # Shuffled whole, so that a larger number tries the same ones first.
+    random.Random(given.seed).shuffle(places)
+    drawn = places[: given.number or len(places)]
+    before = Draw.read(file) if given.again or given.resume else None
+    if before is not None:
+        drawn = _remaining(drawn, before) if given.resume else _survivors(places, before)
+    files = [file.resolve() for file in given.tests or _test_files()]
+    import_tests(first, files, FOLDER / "collect.log")
+    imported = Imported(first, _sources(given.only))
+    traced, nothing = trace(trees[0], files, FOLDER, jobs=given.jobs, tell=console.print)
+    console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
+    draw = before or Draw(seed=given.seed, drawn=len(drawn), possible=len(places), only=[*map(str, given.only)])
+    draw.began(tests=len(traced), again=given.again)
+    controls = len(drawn) + 1 if given.again else given.controls
+
+    def keep(result: Result) -> None:
+        draw.add(result, again=given.again)
+        draw.write(file)
+
+    draw.write(file)
+    drawn = [*_add_controls(drawn, controls)]
+    _try_all(drawn, traced, trees, imported, patience=given.patience, until=until, keep=keep)
+
+
+Places: TypeAlias = Sequence[tuple[str, Mutation]]
+"""Mutations, each with the path of its file in the repository."""
+
+
+def _survivors(places: Places, before: Draw) -> Places:
+    alive = [(one.file, one.function, one.diff) for one in before.results if one.outcome == "survived"]
+    return [(path, one) for path, one in places if (path, one.function, one.diff((ROOT / path).read_text())) in alive]
+
+
+def _remaining(drawn: Places, before: Draw) -> Places:
+    tried = [(one.file, one.line, one.diff) for one in before.results if not one.is_control]
+    return [(path, one) for path, one in drawn if (path, one.line, one.diff((ROOT / path).read_text())) not in tried]
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -126,6 +145,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--patience", type=float, default=60.0, help="seconds of tests for a mutation that survives")
     parser.add_argument("--controls", type=int, default=20, help="one unchanged copy among so many mutations")
+    parser.add_argument("--only", type=Path, nargs="+", default=[], help="draw from these files of the package alone")
+    parser.add_argument(
+        "--continue", dest="resume", action="store_true", help="try what is left of a draw that was stopped"
+    )
+    parser.add_argument("--report", action="store_true", help="write the page from the results at hand, trying nothing")
     parser.add_argument("--again", action="store_true", help="try the last run's survivors alone, and count them anew")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further mutation is begun")
     parser.add_argument("--tests", type=Path, nargs="+", help="these test files alone, such as those just written")
@@ -133,7 +157,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _add_controls(drawn: Sequence[tuple[str, Mutation]], every: int) -> Iterator[tuple[str, Mutation]]:
+def _add_controls(drawn: Places, every: int) -> Iterator[tuple[str, Mutation]]:
     """After each `every` mutations the last of them again, unchanged: its tests must pass."""
     for number, (path, mutation) in enumerate(drawn, 1):
         yield path, mutation
@@ -141,8 +165,8 @@ def _add_controls(drawn: Sequence[tuple[str, Mutation]], every: int) -> Iterator
             yield path, dataclasses.replace(mutation, kind=CONTROL, source=(ROOT / path).read_text())
 
 
-def _sources() -> list[str]:
-    found = [ROOT / PACKAGE / room for room in ROOMS]
+def _sources(only: Sequence[Path] = ()) -> list[str]:
+    found = [file.resolve() for file in only] or [ROOT / PACKAGE / room for room in ROOMS]
     files = [file for place in found for file in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
     return [str(file.relative_to(ROOT)) for file in files]
 
@@ -153,17 +177,18 @@ def _test_files() -> list[Path]:
 
 
 def _try_all(
-    drawn: Sequence[tuple[str, Mutation]],
+    drawn: Places,
     traced: Sequence[Traced],
     trees: Sequence[Tree],
     imported: Imported,
     *,
     patience: float,
     until: float,
-) -> list[Result]:
+    keep: Callable[[Result], None],
+) -> None:
     waiting, free = list(drawn), list(trees)
     running: list[Running] = []
-    results: list[Result] = []
+    done = 0
     while waiting or running:
         if time.monotonic() > until:
             waiting.clear()
@@ -172,7 +197,8 @@ def _try_all(
             rounds = choose_tests(traced, path, mutation.first_line, patience)
             result = _describe(path, mutation, tests=sum(map(len, rounds)))
             if not rounds:
-                results.append(dataclasses.replace(result, outcome="survived"))
+                keep(dataclasses.replace(result, outcome="survived"))
+                done += 1
                 continue
             tree = free.pop()
             tree.write(path, mutation.source)
@@ -185,10 +211,10 @@ def _try_all(
             one.tree.restore(one.result.file)
             running.remove(one)
             free.append(one.tree)
-            results.append(one.result)
+            keep(one.result)
+            done += 1
             result = one.result
-            console.print(f"{len(results)}/{len(drawn)} {result.outcome} {result.file}:{result.line} {result.kind}")
-    return results
+            console.print(f"{done}/{len(drawn)} {result.outcome} {result.file}:{result.line} {result.kind}")
 
 
 def _finished(one: Running, imported: Imported) -> bool:
@@ -208,12 +234,6 @@ def _finished(one: Running, imported: Imported) -> bool:
     if one.result.outcome != "survived":
         one.result.caught_by = first_failure(one.log)
     return True
-
-
-def _read_results() -> tuple[list[Result], int]:
-    """The last run's results, and how many mutations it drew from."""
-    data = json.loads((FOLDER / "result.json").read_text())
-    return [Result(**result) for result in data["results"]], data["possible"]
 
 
 def _describe(path: str, mutation: Mutation, *, tests: int) -> Result:

@@ -3,10 +3,12 @@
 Invariant: a survivor counts as one even where nothing could notice it; the reason stands beside it.
 """
 
+import dataclasses
+import json
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,18 +43,70 @@ class Result:
         return self.kind == CONTROL
 
 
-def write_count(results: Sequence[Result], *, possible: int, tests: int, command: str) -> str:
-    tried = [result for result in results if not result.is_control]
-    controls = [result for result in results if result.is_control]
+@dataclass(slots=True, kw_only=True)
+class Draw:
+    """Mutations drawn at random by a seed, and what is known of them so far."""
+
+    seed: int
+    drawn: int
+    possible: int
+    """How many there were to draw from."""
+    only: list[str] = field(default_factory=list)
+    """The files they were drawn from, where not from all."""
+    tests: int = 0
+    """How many tests there were to notice them, when they were last tried."""
+    versions: str = ""
+    """Of Python and torch, when they were first tried."""
+    versions_again: str = ""
+    """Of Python and torch, when survivors were tried again."""
+    results: list[Result] = field(default_factory=list)
+
+    def began(self, *, tests: int, again: bool) -> None:
+        self.tests = tests
+        versions = f"python {platform.python_version()}, torch {version('torch')}"
+        if again:
+            self.versions_again = versions
+        else:
+            self.versions = versions
+
+    def add(self, result: Result, *, again: bool) -> None:
+        """Keeps a result; one of a mutation that was tried before takes its place."""
+        result.retried = again
+        if again:
+            place = (result.file, result.function, result.diff)
+            self.results = [old for old in self.results if (old.file, old.function, old.diff) != place]
+        self.results.append(result)
+        self.results.sort(key=lambda result: (result.file, result.line, result.diff))
+
+    @property
+    def command(self) -> str:
+        more = [*(["--only", *self.only] if self.only else []), *(["--again"] if self.versions_again else [])]
+        return f"make mutants N={self.drawn} SEED={self.seed}" + (f' MUTANTS="{" ".join(more)}"' if more else "")
+
+    def write(self, file: Path) -> None:
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        part.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> "Draw":
+        data = json.loads(file.read_text())
+        return cls(**data | {"results": [Result(**result) for result in data["results"]]})
+
+
+def write_count(draw: Draw) -> str:
+    tried = [result for result in draw.results if not result.is_control]
+    controls = [result for result in draw.results if result.is_control]
     header = "| room | tried | caught at first | share | caught now | of these by timeout | survived | share |"
     lines = [header, "| --- |" + " ---: |" * 7]
     for room in (*(room.partition("/")[0] for room in ROOMS), "all"):
         lines.append(_row(room, [result for result in tried if room in ("all", result.room)]))
     alarms = sum(result.outcome != "survived" for result in controls)
-    versions = f"python {platform.python_version()}, torch {version('torch')}"
+    left = f" ({draw.drawn - len(tried)} more were drawn and not tried)" if len(tried) < draw.drawn else ""
     lines += [
         "",
-        f"`{command}`: {len(tried)} of {possible} possible mutations, {tests} tests at hand, {versions}.",
+        f"`{draw.command}`: {len(tried)} of {draw.possible} possible mutations{left}, {draw.tests} tests at hand.",
+        f"At first: {draw.versions}. Survivors again: {draw.versions_again or 'not yet'}.",
         f"Of {len(controls)} copies without a change, tried in between, {alarms} counted as caught.",
     ]
     survivors = [result for result in tried if result.outcome == "survived"]

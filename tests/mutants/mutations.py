@@ -2,7 +2,8 @@
 
 Invariant: the same source gives the same mutations in the same order, and each differs from it in one expression or
 statement. Left alone is what no test of behaviour should see: annotations, docstrings and other strings, decorators,
-asserts, errors raised, log lines, defaults of settings, and arguments such as `strict`, `dtype` and `device`.
+asserts, errors raised, log lines, arguments such as `strict`, `dtype` and `device`; and choices, which a test could
+only repeat: defaults and bounds of settings, and numbers that a module gives a name in capitals (`_GRACE = 30.0`).
 """
 
 import ast
@@ -63,8 +64,9 @@ def find_mutations(source: str) -> list[Mutation]:
     for line in lines:
         starts.append(starts[-1] + len(line))
     whole = source.encode()
+    module = ast.parse(source)
     found = []
-    for node, kind, text, function in _walk(ast.parse(source), None, ""):
+    for node, kind, text, function in _walk(_without_choices(module), None, ""):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         if whole[begin:end].decode() == text:
@@ -85,12 +87,6 @@ def _walk(node: ast.AST, function: tuple[str, int] | None, scope: str) -> Iterat
     """(node, kind, the text in its place, function around it), in the order of places."""
     if isinstance(node, _UNSEEN_NODES) or _is_log(node) or _is_typing(node):
         return
-    if isinstance(node, ast.ClassDef) and any(
-        isinstance(base, ast.Name) and base.id == "Settings" for base in node.bases
-    ):
-        # The defaults of a settings model are choices, and no test should repeat them.
-        methods = [part for part in node.body if not isinstance(part, ast.AnnAssign)]
-        node = ast.ClassDef(name=node.name, bases=[], keywords=[], body=methods, decorator_list=[])
     if isinstance(node, ast.ClassDef):
         scope = f"{node.name}."
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and function is None:
@@ -108,6 +104,29 @@ def _walk(node: ast.AST, function: tuple[str, int] | None, scope: str) -> Iterat
             unseen = isinstance(child, ast.keyword) and child.arg in _UNSEEN_ARGUMENTS
             if isinstance(child, ast.AST) and not unseen:
                 yield from _walk(child, function, scope)
+
+
+def _without_choices(module: ast.Module) -> ast.Module:
+    """The module without the fields of its settings models, subclasses of them included, and its named numbers."""
+    models = {"Settings"}
+    body: list[ast.stmt] = []
+    for part in module.body:
+        if isinstance(part, ast.ClassDef) and any(
+            isinstance(base, ast.Name) and base.id in models for base in part.bases
+        ):
+            models.add(part.name)
+            methods = [one for one in part.body if not isinstance(one, ast.AnnAssign)]
+            part = ast.ClassDef(name=part.name, bases=[], keywords=[], body=methods, decorator_list=[])
+        if not _names_a_number(part):
+            body.append(part)
+    return ast.Module(body=body, type_ignores=[])
+
+
+def _names_a_number(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return False
+    is_number = isinstance(node.value, ast.Constant) and type(node.value.value) in (int, float)
+    return is_number and node.targets[0].id.isupper()
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,8 @@ def test_changes_of_a_line(line, expected):
         "log.warning(a + b)",
         "logger.warning(a + b)",
         "class A(Settings):\n    x: int = Field(default=3, ge=1)\n    y: bool = True",
+        "class A(Settings):\n    x: int = 1\nclass B(A, Other):\n    y: int = Field(default=8, ge=1)",
+        "_GRACE = 30.0",
         "if TYPE_CHECKING:\n    import x",
         "x = zip(a, b, strict=True)",
         "x = f'{a + b}'",
@@ -53,9 +55,14 @@ def test_what_no_test_of_behaviour_should_see_is_left_alone(line):
     assert changes(line) == []
 
 
+@pytest.mark.parametrize("line", ["grace = 30.0", "WHOLE = True", "HALF = 1 / 2", "def f():\n    LIMIT = 3"])
+def test_only_a_number_that_a_module_names_is_a_choice(line):
+    assert changes(line)
+
+
 def test_a_mutation_knows_the_function_it_is_in():
     method = "    @property\n    def f(self):\n        def g():\n            return 2\n        return g\n"
-    source = f"X = 1\n\n\nclass A:\n{method}"
+    source = f"x = 1\n\n\nclass A:\n{method}"
     module, inner = find_mutations(source)
     assert (module.function, module.first_line, module.line) == ("", 0, 1)
     assert (inner.function, inner.first_line, inner.line) == ("A.f", 5, 8)

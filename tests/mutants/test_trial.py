@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from count import Result, fill_page, write_count
+from count import Draw, Result, fill_page, write_count
 from tracing import choose_tests
 from trial import ROOT, Alarm, Traced, first_failure, read_outcome
 
@@ -92,16 +92,30 @@ def test_the_count_of_a_page(tmp_path):
     results = [result("caught"), result("timeout"), result("survived"), result("caught", room="learner")]
     results[0].retried = True
     controls = [result("survived", kind="control", diff=()), result("caught", kind="control", diff=())]
-    text = write_count([*results, *controls], possible=100, tests=7, command="make mutants N=4 SEED=1")
+    draw = Draw(seed=1, drawn=5, possible=100, tests=7, versions="python 3.12", results=[*results, *controls])
+    text = write_count(draw)
     assert "| credit | 3 | 1 | 33.3% | 2 | 1 | 1 | 66.7% |" in text
     assert "| all | 4 | 2 | 50.0% | 3 | 1 | 1 | 75.0% |" in text
-    assert "`make mutants N=4 SEED=1`: 4 of 100 possible mutations, 7 tests at hand" in text
+    assert "`make mutants N=5 SEED=1`: 4 of 100 possible mutations (1 more were drawn and not tried), 7 tests" in text
+    assert "At first: python 3.12. Survivors again: not yet." in text
     assert "Of 2 copies without a change, tried in between, 1 counted as caught." in text
     assert "| credit/f.py, `f` | `x = -a` → `x = (a)` | no test notices |" in text
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- mutants -->\nold\n<!-- /mutants -->\nafter\n")
     fill_page(page, "new")
     assert page.read_text() == "before\n<!-- mutants -->\nnew\n<!-- /mutants -->\nafter\n"
+
+
+def test_a_draw_that_was_stopped_is_read_back_and_a_survivor_tried_again_takes_its_own_place(tmp_path):
+    draw = Draw(seed=1, drawn=2, possible=100, only=["a.py"])
+    draw.add(result("survived"), again=False)
+    draw.write(tmp_path / "result.json")
+    read = Draw.read(tmp_path / "result.json")
+    assert read == draw
+    read.began(tests=3, again=True)
+    read.add(result("caught"), again=True)
+    assert [(one.outcome, one.retried) for one in read.results] == [("caught", True)]
+    assert read.command == 'make mutants N=2 SEED=1 MUTANTS="--only a.py --again"'
 
 
 def test_survivors_that_nothing_can_notice_are_in_the_code_as_they_are_described():

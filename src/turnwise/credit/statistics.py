@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+_ROUNDINGS = 64
+"""The rounding error of a sum of rewards, in machine epsilons: what hundreds of additions may add up to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
@@ -38,9 +41,8 @@ class Peers:
 
 def compare_with_group(returns: torch.Tensor, group: torch.Tensor, error: torch.Tensor | None = None) -> Peers:
     """Returns [T] 1, 0, 5 in groups [T] 0, 0, 1 deviate by .5, -.5, 0; `error` [T] is their rounding, None: exact."""
-    _, member_of = torch.unique(group, return_inverse=True)  # [T] in 0..G-1
-    groups = int(member_of.max()) + 1 if len(group) else 0
-    zeros = returns.new_zeros(groups)  # [G]
+    groups, member_of = torch.unique(group, return_inverse=True)  # [G], [T] in 0..G-1
+    zeros = returns.new_zeros(len(groups))  # [G]
     size = zeros.index_add(0, member_of, torch.ones_like(returns))  # [G]
     mean = zeros.index_add(0, member_of, returns) / size  # [G]
     if error is not None:
@@ -64,7 +66,7 @@ def normalise(values: torch.Tensor, error: torch.Tensor | None = None) -> torch.
 
 
 def _without_rounding(deviation: torch.Tensor, values: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
-    tolerance = 64 * torch.finfo(values.dtype).eps * values.abs().clamp(min=1)  # [N]
+    tolerance = _ROUNDINGS * torch.finfo(values.dtype).eps * values.abs().clamp(min=1)  # [N]
     if error is not None:
         tolerance = tolerance + error
     return deviation.masked_fill(deviation.abs() <= tolerance, 0)  # NaN stays NaN, to be found

@@ -7,6 +7,7 @@ Shapes: L tokens of all rows, R rows, T trajectories, N credited tokens.
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -154,7 +155,10 @@ class Batch:
         before = self.credited.cumsum(0) - self.credited.long()  # [L]: credited tokens before this one
         if not self.tail.any():
             return per_credited[before]
-        return per_credited[before.masked_fill(self.tail, 0)].masked_fill(self.tail, 0)  # [L]
+        led = (~self.tail).nonzero().flatten()
+        spread = per_credited.new_zeros(len(self.ids))  # [L]
+        spread[led] = per_credited[before[led]]
+        return spread
 
     def weights(
         self,
@@ -166,9 +170,7 @@ class Batch:
     ) -> torch.Tensor:
         """[L] float: the weight of each trained token of a mini-batch in its loss; of those in `among` [L] alone."""
         chosen = self.trained if among is None else self.trained & among  # [L]
-        if len(rows) < self.rows:
-            chosen = chosen & self.in_rows(rows)
-        token = chosen.nonzero().flatten()
+        token = (chosen & self.in_rows(rows)).nonzero().flatten()
         weights = torch.zeros(len(self.ids))  # [L]
         weights[token] = token_weights(self.trajectory[token], mode, fixed_length=fixed_length)
         return weights
@@ -231,9 +233,9 @@ class Batch:
     def _longest_first(self, units: Sequence[list[int]], leader: Mapping[int, int]) -> list[list[int]]:
         """Units of rows by length, where those with one leader stay together and count as long as their longest."""
         family = [leader[unit[0]] for unit in units]
-        reach: dict[int, int] = {}
+        reach: dict[int, int] = defaultdict(int)
         for unit, head in zip(units, family, strict=True):
-            reach[head] = max(reach.get(head, 0), self._longest(unit))
+            reach[head] = max(reach[head], self._longest(unit))
         ranked = sorted(
             (-reach[head], head, -self._longest(unit), unit) for unit, head in zip(units, family, strict=True)
         )
@@ -280,12 +282,12 @@ class Batch:
         """Values [L] of action tokens, for every trajectory given; one that was left out has no turns."""
         acted = self.action.nonzero().flatten()  # [actions]
         values: list[float] = per_token[acted].tolist()
-        turns = self.turn[acted] + self.trajectory[acted] * (len(self.ids) + 1)  # [actions]
+        turns = self.turn[acted] + self.trajectory[acted] * len(self.ids)  # [actions]
         result: list[list[tuple[float, ...]]] = [[] for _ in range(self.given)]
         keys, counts = torch.unique_consecutive(turns, return_counts=True)
         start = 0
         for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
-            result[self.place[key // (len(self.ids) + 1)]].append(tuple(values[start : start + count]))
+            result[self.place[key // len(self.ids)]].append(tuple(values[start : start + count]))
             start += count
         return tuple(tuple(turns) for turns in result)
 

@@ -4,6 +4,7 @@ Invariant: a reasoning is the same tokens under every prompt, so that only the p
 Shapes: N prompts and their N reasonings, L tokens of all N² rows.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def cross_score(
 
 
 def _row(prompt: tuple[int, ...], reasoning: tuple[int, ...]) -> Trajectory:
-    turn = Turn(context_ids=prompt, action_ids=reasoning, logprobs=(0.0,) * len(reasoning), opens_row=True)
+    turn = Turn(context_ids=prompt, action_ids=reasoning, logprobs=(math.nan,) * len(reasoning), opens_row=True)
     return Trajectory(task=_TASK, turns=(turn,), stop=StopReason.DONE)
 
 

@@ -128,10 +128,10 @@ class LearnerGroup:
     def __enter__(self) -> "LearnerGroup":
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         # Within a call the others wait for its sums, not for the next call: they notice when this process leaves.
         if not self._in_call:
-            with nullcontext() if raised[0] is None else suppress(TurnwiseError):
+            with nullcontext() if kind is None else suppress(TurnwiseError):
                 self._parallel.broadcast(LearnerWorker.stop)
                 self._parallel.barrier()
 

@@ -159,7 +159,7 @@ def _segment(batch: Batch, ratio: Ratio) -> torch.Tensor | None:
         return None
     if ratio == "trajectory":
         return batch.trajectory
-    return batch.trajectory * (batch.turn.max() + 1) + batch.turn
+    return batch.trajectory * len(batch.ids) + batch.turn
 
 
 def _over_all_tokens(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None
     when = batch.reward.nonzero().flatten()
     paid = batch.reward.new_zeros(len(batch.group)).index_add(0, batch.trajectory[when], batch.reward[when])  # [T]
     peers = compare_with_group(paid, batch.group)
-    share_of_group = 1 / peers.size  # [T]
+    share_of_group = peers.size.reciprocal()  # [T]
     several = peers.size > 1  # [T]
     if several.any():
         flat = share_of_group[several & (peers.std == 0)].sum()

@@ -23,7 +23,7 @@ def policy_objective(
     surrogate = surrogate_loss(scores.logprob, old_logprob, inputs.advantage, inputs.segment, settings)
     corrected = surrogate.loss if inputs.sampler_weight is None else inputs.sampler_weight * surrogate.loss  # [m]
     loss = corrected
-    if settings.entropy_coef > 0:
+    if settings.entropy_coef:
         loss = loss - settings.entropy_coef * scores.entropy
     if inputs.reference_logprob is not None and settings.kl_in == "loss":
         loss = loss + settings.kl_coef * kl_estimate(scores.logprob, inputs.reference_logprob, settings.kl_form)

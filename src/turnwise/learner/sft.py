@@ -109,7 +109,7 @@ def launch_sft_step(
     weights = batch.weights(range(batch.rows), "token") * torch.where(batch.action, 1.0, context_weight)  # [L]
     weights = send(weights / weights.sum(), device)
     total = torch.zeros((), device=device)
-    with runner.running(model, dropout=True, backward=True):
+    with runner.running(model, dropout=True):
         for micro in runner.micro_batches(batch):
             with runner.precision():
                 loss = sft_loss(model, micro.to(device), weights)

@@ -29,7 +29,7 @@ def report_failures(trajectories: Sequence[Trajectory], what: str = "episode", *
 def _commonest(failed: Sequence[Trajectory]) -> str:
     """`7 times alike: task 'train-3': step: KeyError: 'gold' (support.py:41 in solved)`."""
     kinds = [_kind(trajectory) for trajectory in failed]
-    kind, times = Counter(kinds).most_common(1)[0]
+    kind, times = Counter(kinds).most_common()[0]
     first = failed[kinds.index(kind)].failure
     return f"the first: {first}" if times == 1 else f"{times} times alike: {first}"
 

@@ -133,7 +133,7 @@ class Trainer:
         self.cold_start: ColdStart | None = None
         if config.sft is not None:
             self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
-        self.saved = -1
+        self.saved: int | None = None
         """The step of the newest checkpoint."""
         self.waiting: list[RolloutBatch] = []
         """Sampled, and not trained on yet."""
@@ -251,7 +251,7 @@ class Trainer:
         else:
             state = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
             known = {**_section(state, "inactive"), **_section(state, "learner")}
-        self._make_learner(known, version=action.step)
+        self._continue_learner(known, version=action.step)
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same episode seeds every time."""
@@ -289,7 +289,7 @@ class Trainer:
         self.controller.load_state_dict(_section(state, "stability"))
         self.decision = self.controller.current
         self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
-        self._make_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
+        self._continue_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
         restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.recorder.resume(step, finished=step >= self.config.steps)
         return step
@@ -300,8 +300,8 @@ class Trainer:
             load_weights(self.parts.loaded.model, checkpoint / "model")
             return load_state(checkpoint / "state.pt")
 
-    def _make_learner(self, state: Mapping[str, object] | None = None, version: int = 0) -> None:
-        """Makes a learner under the decision in force; with `state`, it continues from the run's earlier learners."""
+    def _make_learner(self) -> None:
+        """Makes a learner under the decision in force."""
         algorithm, settings = self.decision.settings, self.config.learner
         warmup = max(settings.critic.warmup, self.decision.critic_warmup_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})
@@ -313,10 +313,13 @@ class Trainer:
                 temperature=self.config.rollout.temperature,
                 total_steps=self.config.steps,
             )
-        if state is not None:
-            own = self.learners.state_dict()
-            self.learners.load_state_dict({**own, **state, "version": version})
-            self.inactive_state = {name: part for name, part in state.items() if name not in own}
+
+    def _continue_learner(self, state: Mapping[str, object], *, version: int) -> None:
+        """Makes a learner under the decision in force that continues from the run's earlier learners."""
+        self._make_learner()
+        own = self.learners.state_dict()
+        self.learners.load_state_dict({**own, **state, "version": version})
+        self.inactive_state = {name: part for name, part in state.items() if name not in own}
 
     def _save(self, step: int) -> None:
         assert not self.waiting, "samples that wait would be lost"
