@@ -153,6 +153,16 @@ def test_in_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "[bold]3[/bold]" in shown
 
 
+def test_the_terminal_plays_the_first_training_task_unless_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "done")
+    play_in_terminal(Echo())
+    shown = capsys.readouterr().out
+    assert "Task train-0, episode seed 0" in shown
+    assert "Reward 1" in shown
+
+
 def test_a_task_that_is_not_there_is_one_line() -> None:
     with pytest.raises(EnvError, match="no task 2 in 'train': it has 2, counted from 0"):
         play_in_terminal(Echo(), task_index=2)
