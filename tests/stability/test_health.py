@@ -73,6 +73,14 @@ def test_what_a_step_cannot_tell_is_not_zero():
     assert broken.gradient is None
 
 
+def test_a_full_context_is_counted_among_the_episodes_that_were_played():
+    cut = episode(turn(2), stop=StopReason.CONTEXT_FULL)
+    failed = episode(turn(2), stop=StopReason.ENV_FAILED)
+    health = measure_health([group(cut, episode(turn(3))), group(failed, episode(turn(4)), episode(turn(5)))], LEARNT)
+    assert health.context_full == 0.25
+    assert "health/context_full" not in health.metrics(), "rollout/stop_context_full has it"
+
+
 def test_a_step_without_episodes_has_no_health_metrics():
     assert measure_health([group(episode(turn(2), stop=StopReason.ENV_FAILED)), group(episode())], LEARNT) is None
     assert measure_health([], LEARNT) is None

@@ -29,6 +29,18 @@ def test_clipping_on_policy_is_a_sign_that_costs_no_checkpoint():
     assert kinds(steady(20, on_policy_clip=None)) == []
 
 
+def test_a_context_too_short_for_the_task_is_found_with_the_settings_to_change():
+    """From the first steps on, and without costing a checkpoint: no policy is to blame for its limits."""
+    findings, monitor = watch(steady(6, context_full=0.4))
+    (finding,) = findings
+    assert (finding.kind, finding.step, finding.severity) == ("context_full", 3, "sign")
+    assert "raise rollout.context_tokens" in finding.sentence
+    assert finding.sentence.endswith("(context_full 0.4, was 0)")
+    assert monitor.healthy
+    assert monitor.signs == []
+    assert kinds(steady(20, context_full=0.25)) == []
+
+
 def test_a_state_from_before_a_metric_was_tracked_can_be_loaded():
     _, monitor = watch(steady(6))
     state = monitor.state_dict()

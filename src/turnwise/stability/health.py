@@ -65,13 +65,15 @@ class HealthMetrics:
     retrieval: float | None = None
     on_policy_clip: float | None = None
     """Share of tokens that the loss clipped before any update had moved the policy; None if the samples were older."""
+    context_full: float = 0.0
+    """Share of episodes that were cut off because the context was full."""
     signal: RewardSignal | None = None
     """Whether rewards differ, and which are paid."""
 
     def metrics(self) -> dict[str, float]:
-        """By `health/name`; what was not measured is left out, and so is what has a name among the policy's metrics."""
+        """By `health/name`; what was not measured is left out, and so is what other metrics hold already."""
         named = {each.name: getattr(self, each.name) for each in fields(self)}
-        left_out = ("on_policy_clip", "signal")
+        left_out = ("on_policy_clip", "context_full", "signal")
         return {f"health/{name}": value for name, value in named.items() if value is not None and name not in left_out}
 
 
@@ -103,6 +105,7 @@ def measure_health(
         information=None if information is None else information.nats,
         retrieval=None if information is None else information.retrieval,
         on_policy_clip=on_policy_clip,
+        context_full=_mean(float(t.stop is StopReason.CONTEXT_FULL) for t in played),
         signal=measure_signal(groups),
     )
 

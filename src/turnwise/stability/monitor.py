@@ -86,6 +86,9 @@ ON_POLICY_CLIP = 0.03
 """Share of tokens clipped on-policy above which sampler and learner disagree. Not relative to the run's own past: where
 both compute the same policy it is 0."""
 
+CONTEXT_FULL = 0.25
+"""Share of episodes cut off by a full context above which the limits do not fit the task. Not relative either."""
+
 
 class MonitorSettings(Settings):
     """How soon the monitor speaks, and what it measures."""
@@ -134,6 +137,8 @@ class Monitor:
             self._paid |= {name: paid or self._paid.get(name, False) for name, paid in signal.paid.items()}
             if not signal.teaches(compares_groups=compares_groups):
                 signs["no_signal"] = {"zero_variance": (health.zero_variance, 0.0)}
+        if health.context_full > CONTEXT_FULL:
+            signs["context_full"] = {"context_full": (health.context_full, 0.0)}
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
         self._follow({name for evidence in signs.values() for name in evidence})
         return [
@@ -164,8 +169,8 @@ class Monitor:
 
     @property
     def signs(self) -> list[Kind]:
-        """Signs of the last step, sustained or not; rewards that do not differ are no sign of collapse."""
-        return [kind for kind in self._streaks if kind != "no_signal"]
+        """Signs of the last step, sustained or not; equal rewards and a full context are no signs of collapse."""
+        return [kind for kind in self._streaks if kind not in ("no_signal", "context_full")]
 
     def restart(self) -> None:
         """After a change of algorithm settings: healthy levels stay and recent values are dropped, but for gradients,
