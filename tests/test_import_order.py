@@ -23,6 +23,8 @@ LAYERS = (
     "sources",
     "plugins",
     "http",
+    "serving",
+    "endpoints",
     "recipes",
     "tools",
     "rewards",

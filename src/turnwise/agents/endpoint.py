@@ -11,32 +11,26 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from turnwise.agents.chat import NoCompletionError, read_completion
+from turnwise.endpoints import CHAT_PATH, ChatEndpointSettings
 from turnwise.errors import ConfigError, ModelError
-from turnwise.http import HttpClient, HttpError, RetryPolicy, StatusError, UnreachableError, parse_address
-from turnwise.settings import Settings, parse_settings
+from turnwise.http import HttpClient, HttpError, RetryPolicy, StatusError, UnreachableError
+from turnwise.settings import parse_settings
 from turnwise.types import Json, Message
 
 _MAX_BYTES: Final = 16 * 2**20
 _MAX_WAIT: Final = 60.0
-_PATH: Final = "/chat/completions"
 _KEY: Final = "name the environment variable of its key by --key-env"
 _REFUSED: Final = {401: _KEY, 403: _KEY, 404: "check its address and the name of the model"}
 _CONTEXT_FULL: Final = ("context_length", "context length", "context window", "context size", "maximum model length")
 """How servers say, in a refusal, that the conversation is too long."""
 
 
-class EndpointSettings(Settings):
+class EndpointSettings(ChatEndpointSettings):
     """The endpoint, the model, and how often a request is tried."""
 
-    url: str
-    """Of the endpoint, with its version: `http://127.0.0.1:8000/v1`."""
-    model: str
-    """The name under which the endpoint knows the model."""
-    key_env: str | None = None
-    """The environment variable that holds the endpoint's key, sent as a bearer token; null sends none."""
     timeout: float = Field(default=120.0, gt=0)
     """Seconds for one attempt."""
     attempts: int = Field(default=6, ge=1)
@@ -47,13 +41,6 @@ class EndpointSettings(Settings):
     """Episodes played at once."""
     options: dict[str, JsonValue] = Field(default={})
     """Further fields of each request; they replace ours, and null removes one."""
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        if parse_address(url) is None:
-            raise ValueError(f"'{url}' is not the address of an endpoint; write e.g. http://127.0.0.1:8000/v1")
-        return url.rstrip("/").removesuffix(_PATH)
 
 
 def read_endpoint(
@@ -88,7 +75,7 @@ class Endpoint:
         policy = RetryPolicy(
             timeout=settings.timeout, attempts=settings.attempts, backoff=settings.backoff, max_wait=_MAX_WAIT
         )
-        self._client = HttpClient(f"{settings.url}{_PATH}", policy, max_bytes=_MAX_BYTES, key_env=settings.key_env)
+        self._client = HttpClient(f"{settings.url}{CHAT_PATH}", policy, max_bytes=_MAX_BYTES, key_env=settings.key_env)
         self._answered = False
         """Whether the endpoint has ever sent a completion, so that its address, key and model are right."""
 

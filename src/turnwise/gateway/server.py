@@ -13,7 +13,6 @@ import asyncio
 import json
 import math
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +24,11 @@ from turnwise.errors import RunError
 from turnwise.gateway.chat import Answer, ErrorKind, GatewayError
 from turnwise.gateway.session import Ended, Exchange, Identity, Session
 from turnwise.gateway.wire import ANTHROPIC, OPENAI, RESPONSES, Wire
+from turnwise.serving import listen, make_server
 from turnwise.types import Json
 
 try:
-    import uvicorn
+    import uvicorn as uvicorn  # which `make_server` needs
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -59,32 +59,14 @@ class Gateway:
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, begin: Begin = lambda name: None) -> None:
         """Listens, but answers nothing until it runs."""
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family, backlog=2048)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise RunError(f"cannot listen at {host}:{port} ({reason}); choose another by --host and --port") from None
-        bound, self.port = self._socket.getsockname()[:2]
-        self.url = f"http://[{bound}]:{self.port}" if family == socket.AF_INET6 else f"http://{bound}:{self.port}"
+        self._socket, self.url = listen(host, port)
+        self.port = int(self._socket.getsockname()[1])
         self._begin = begin
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._paused: float | None = None
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                Starlette(routes=self._routes(), exception_handlers={HTTPException: _not_found, Exception: _failed}),
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_DRAIN_SECONDS,
-            )
-        )
+        app = Starlette(routes=self._routes(), exception_handlers={HTTPException: _not_found, Exception: _failed})
+        self._server = make_server(app, drain_seconds=_DRAIN_SECONDS)
 
     def open(self, name: str | None = None, loop: asyncio.AbstractEventLoop | None = None) -> Session:
         """A session for an event loop, the running one by default; without a name it gets one that none can guess."""

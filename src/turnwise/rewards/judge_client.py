@@ -21,26 +21,20 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
+from turnwise.endpoints import CHAT_PATH, ChatEndpointSettings
 from turnwise.errors import RewardError
-from turnwise.http import HttpClient, HttpError, RetryPolicy, parse_address
-from turnwise.settings import Settings
+from turnwise.http import HttpClient, HttpError, RetryPolicy
 
 _MAX_BYTES: Final = 2**20
 _SCORE: Final = re.compile(r"score[\s:=*_]*([0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _BEST: Final = 10.0
 
 
-class JudgeEndpointSettings(Settings):
+class JudgeEndpointSettings(ChatEndpointSettings):
     """The endpoint, the model, and what may be spent on them."""
 
-    url: str
-    """Of the endpoint, with its version: `http://127.0.0.1:8000/v1`."""
-    model: str
-    """The name under which the endpoint knows the model."""
-    key_env: str | None = None
-    """The environment variable that holds the endpoint's key, sent as a bearer token; null sends none."""
     timeout: float = Field(default=20.0, gt=0)
     """Seconds for one attempt."""
     attempts: int = Field(default=3, ge=1)
@@ -58,13 +52,6 @@ class JudgeEndpointSettings(Settings):
     """Questions that may be sent, those answered from the cache aside; the next one ends the run. Null: any number."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Tokens that may be spent, prompts and replies together, as the endpoint counts them. Null: any number."""
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        if parse_address(url) is None:
-            raise ValueError(f"'{url}' is not the address of an endpoint; write e.g. http://127.0.0.1:8000/v1")
-        return url.rstrip("/")
 
 
 @dataclass(slots=True)
@@ -117,9 +104,7 @@ class JudgeClient:
         self.costs = Costs()
         policy = RetryPolicy(timeout=settings.timeout, attempts=settings.attempts, backoff=settings.backoff)
         self.max_seconds = policy.max_seconds
-        self._client = HttpClient(
-            f"{settings.url}/chat/completions", policy, max_bytes=_MAX_BYTES, key_env=settings.key_env
-        )
+        self._client = HttpClient(f"{settings.url}{CHAT_PATH}", policy, max_bytes=_MAX_BYTES, key_env=settings.key_env)
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._gates = weakref.WeakKeyDictionary()
         self._under_way: dict[str, asyncio.Task[float]] = {}

@@ -6,7 +6,6 @@ what can be read of it.
 
 import json
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Final
 from turnwise.errors import RunError, TurnwiseError
 
 try:
-    import uvicorn
+    import uvicorn as uvicorn  # which `make_server` needs
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -29,6 +28,7 @@ except ImportError as missing:
     raise RunError(f"the studio needs {missing.name}: pip install 'turnwise[studio]'") from None
 
 from turnwise.runs.files import finite
+from turnwise.serving import listen, make_server
 from turnwise.studio.answers import Answers
 from turnwise.studio.events import watch
 from turnwise.studio.guard import Guard
@@ -37,6 +37,7 @@ from turnwise.studio.shelf import Shelf
 
 _STATIC: Final = Path(str(files("turnwise.studio") / "static"))
 _MAX_BODY: Final = 2**20
+_DRAIN_SECONDS: Final = 3
 
 
 def make_app(
@@ -104,31 +105,13 @@ class Studio:
         self, folders: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
     ) -> None:
         library = Library(folders)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise RunError(f"cannot listen at {host}:{port} ({reason}); choose another by --host and --port") from None
+        self._socket, _ = listen(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.token = token
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.port}/"
         app = make_app(library, token=token, host=host, port=self.port, stopping=lambda: self._server.should_exit)
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=3,
-            )
-        )
+        self._server = make_server(app, drain_seconds=_DRAIN_SECONDS)
 
     @property
     def address(self) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,10 +18,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.errors import RunError
+from turnwise.serving import listen, make_server
 from turnwise.tools.search.retrieval import Hit, Index, write_contents
 
 try:
-    import uvicorn
+    import uvicorn as uvicorn  # which `make_server` needs
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -103,14 +103,8 @@ class SearchServer:
 
     def __init__(self, index: Index, *, host: str = "127.0.0.1", port: int = 8000, topk: int = 3) -> None:
         """Listens, but answers nothing until `serve`; `topk` is for requests that name none."""
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family, backlog=2048)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise RunError(f"cannot listen at {host}:{port} ({reason}); choose another by --host and --port") from None
-        bound, self.port = self._socket.getsockname()[:2]
-        self.url = f"http://[{bound}]:{self.port}" if family == socket.AF_INET6 else f"http://{bound}:{self.port}"
+        self._socket, self.url = listen(host, port)
+        self.port = int(self._socket.getsockname()[1])
         self.batcher = _Batcher(index)
         self._passages = len(index.passages)
         self._topk = topk
@@ -122,20 +116,7 @@ class SearchServer:
             ],
             exception_handlers={HTTPException: _refuse},
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_DRAIN_SECONDS,
-            )
-        )
+        self._server = make_server(app, drain_seconds=_DRAIN_SECONDS)
 
     def serve(self) -> None:
         """Answers until `stop` is called or, in the main thread, SIGINT or SIGTERM comes."""
