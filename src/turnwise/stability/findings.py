@@ -39,8 +39,8 @@ SENTENCES: Mapping[Kind, str] = {
     "on_policy_clipping": "tokens are clipped before any update: sampler and learner disagree about the same weights",
     "no_signal": "nothing is being learnt: rewards do not differ, so there is no gradient",
     "context_full": "many episodes are cut off because the context is full, before the task's own turns are over, "
-    "which a critic counts as if they went on: raise rollout.context_tokens or the model's context (model.small.positions), "
-    "or lower rollout.turn_tokens",
+    "which a critic counts as if they went on: raise rollout.context_tokens or the model's context "
+    "(model.small.positions), or lower rollout.turn_tokens",
     "echo_trap": "Echo Trap: rewards within groups no longer vary and other signs of collapse agree",
 }
 
