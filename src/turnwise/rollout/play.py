@@ -31,7 +31,7 @@ def play_in_terminal(env: Env, task_index: int = 0, split: str = "train", episod
     tasks = env.tasks(split)
     if not 0 <= task_index < len(tasks):
         raise EnvError(f"no task {task_index} in '{split}': it has {len(tasks)}, counted from 0")
-    console = Console(highlight=False)
+    console = Console()
     task = tasks[task_index]
     console.print(Text(f"Task {task.id}, episode seed {episode_seed}", style="bold"))
     return asyncio.run(play(env, task, episode_seed, lambda: console.input("> "), console.print))
