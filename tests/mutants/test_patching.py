@@ -8,7 +8,7 @@ import pytest
 from mutations import find_mutations
 from patching import Imported
 
-SOURCE = """LIMIT = 3
+SOURCE = """LIMITS = (3,)
 
 
 def double(x, times=2):
