@@ -47,6 +47,7 @@ TESTS = (
     "training",
     "mutants",
     "evaluation",
+    "faults",
     "agents/test_person.py",
     "test_types.py",
 )

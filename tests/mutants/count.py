@@ -14,7 +14,7 @@ from pathlib import Path
 
 from equivalent import REASONS
 
-ROOMS = ("credit", "losses", "rollout", "learner", "training/trainer.py")
+ROOMS = ("credit", "losses", "rollout", "learner", "training/trainer.py", "training/cold_start.py")
 CONTROL = "control"
 """The kind of a copy with no change."""
 _MARKS = re.compile(r"(<!-- mutants -->\n).*?(<!-- /mutants -->)", re.DOTALL)
@@ -99,7 +99,7 @@ def write_count(draw: Draw) -> str:
     controls = [result for result in draw.results if result.is_control]
     header = "| room | tried | caught at first | share | caught now | of these by timeout | survived | share |"
     lines = [header, "| --- |" + " ---: |" * 7]
-    for room in (*(room.partition("/")[0] for room in ROOMS), "all"):
+    for room in dict.fromkeys([*(room.partition("/")[0] for room in ROOMS), "all"]):
         lines.append(_row(room, [result for result in tried if room in ("all", result.room)]))
     alarms = sum(result.outcome != "survived" for result in controls)
     left = f" ({draw.drawn - len(tried)} more were drawn and not tried)" if len(tried) < draw.drawn else ""

@@ -5,20 +5,23 @@ Every stand-in writes into one list of events, so that a test reads as the run d
 
 import asyncio
 import signal
-from contextlib import nullcontext
+import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
 from tiny_runs import Signals, run_tiny, tiny_config
-from turnwise.errors import RunError, RunInterrupted
+from turnwise.envs.base import Env
+from turnwise.errors import ConfigError, EnvError, RunError, RunInterrupted, TurnwiseError
 from turnwise.learner.learner import Update
+from turnwise.learner.settings import SFTSettings
 from turnwise.ledger import Ledger
 from turnwise.models.settings import ModelSettings
 from turnwise.runs import Checkpoints, read_metrics
 from turnwise.stability.controller import Action
 from turnwise.training import trainer as module
+from turnwise.training.cold_start import demonstrated_tasks, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.trainer import Trainer, run_training
 
@@ -105,7 +108,11 @@ def make(tmp_path, monkeypatch):
         recorder.record_checkpoint.side_effect = lambda step, saved: events.append(f"save {step}")
         recorder.flush.side_effect = lambda: events.append("flush")
         recorder.finish.side_effect = lambda step: events.append(f"finish {step}")
-        directory = SimpleNamespace(checkpoints=tmp_path / folder)
+        directory = SimpleNamespace(
+            checkpoints=tmp_path / folder,
+            sft_checkpoints=tmp_path / f"{folder}-sft",
+            trajectory_file=lambda stage, step: tmp_path / f"{stage}-{step}",
+        )
         one = Trainer(tiny_config(**sections), parts, Learners(events), directory, recorder, StopSignal())
         one.collector = Collector(events)
         one.events = events
@@ -298,31 +305,66 @@ def test_more_demonstrations_include_the_fewer(make, monkeypatch):
     async def play_expert(env, tasks, **given):
         return [task.id for task in tasks]
 
-    monkeypatch.setattr(module, "play_expert", play_expert)
-    few, many = (asyncio.run(make(sft={"demonstrations": count})._demonstrations(seed=1)) for count in (3, 6))
+    monkeypatch.setattr("turnwise.training.cold_start.play_expert", play_expert)
+    few, many = (asyncio.run(make(sft={"demonstrations": count}).cold_start._make_demonstrations()) for count in (3, 6))
     assert many[:3] == few
 
 
-def test_a_signal_ends_a_cold_start_at_its_next_step(make, monkeypatch):
-    trainer = make(sft={"demonstrations": 4, "batch": 2})
-    trainer.parts.loaded.device = None
-    monkeypatch.setattr(module, "seeded", lambda seed, device: nullcontext())
-    monkeypatch.setattr(module, "run_sft", lambda *given, **more: iter([{"sft/loss": 2.0}, {"sft/loss": 1.0}]))
+@pytest.mark.parametrize(
+    ("every", "minutes", "waited", "due"),
+    [
+        (0, 0, 10_000, []),
+        (1, 0, 0, [1, 2, 3, 4]),
+        (2, 0, 0, [2, 4]),
+        (0, 0.5, 29, []),
+        (0, 0.5, 31, [1, 2, 3, 4]),
+        (0, 2, 119, []),
+        (0, 2, 121, [1, 2, 3, 4]),
+    ],
+)
+def test_a_cold_start_is_saved_by_steps_or_by_the_clock(make, every, minutes, waited, due):
+    saving = {"sft_every": every, "sft_minutes": minutes}
+    cold_start = make(sft={"demonstrations": 4}, checkpoint=saving).cold_start
+    cold_start._saved_at = time.monotonic() - waited
+    assert [step for step in range(1, 5) if cold_start._is_due(step)] == due
 
-    async def demonstrations(seed):
-        return ["one", "two", "three", "four"]
 
-    trainer._demonstrations = demonstrations
-    asyncio.run(trainer._run_sft())
-    assert trainer.events == ["stage cold start of 2"]
-    assert [call.args for call in trainer.recorder.record_sft_step.call_args_list] == [
-        (1, {"sft/loss": 2.0}),
-        (2, {"sft/loss": 1.0}),
-    ]
+def test_a_signal_makes_the_cold_start_save_at_its_next_step(make):
+    trainer = make(sft={"demonstrations": 4}, checkpoint={"sft_every": 0, "sft_minutes": 0})
+    trainer.cold_start._saved_at = time.monotonic()
+    assert not trainer.cold_start._is_due(1)
     trainer.stop.received = signal.SIGTERM
-    with pytest.raises(RunInterrupted, match="cold start"):
-        asyncio.run(trainer._run_sft())
-    assert trainer.recorder.record_sft_step.call_count == 3
+    assert trainer.cold_start._is_due(1)
+    trainer.cold_start._save = lambda step: trainer.events.append(f"save {step}")
+    with pytest.raises(RunInterrupted, match="after step 1 of the cold start, which is saved"):
+        trainer.cold_start._pause(1)
+    assert trainer.events == ["save 1"]
+
+
+class Mute(Signals):
+    """Has no expert."""
+
+    expert = Env.expert
+
+
+def test_demonstrations_that_cannot_be_had_are_refused_before_a_run_begins(make, tmp_path):
+    parts = make().parts
+    require_demonstrations(None, SimpleNamespace(env=Mute()))
+    require_demonstrations(SFTSettings(), parts)
+    empty = SimpleNamespace(env=SimpleNamespace(has_expert=True, tasks=lambda split: []), train_tasks=[1])
+    with pytest.raises(ConfigError, match=r"no tasks in 'extra': name another split"):
+        require_demonstrations(SFTSettings(split="extra"), empty)
+    with pytest.raises(EnvError, match="expert"):
+        require_demonstrations(SFTSettings(), SimpleNamespace(env=Mute(), train_tasks=[1]))
+    with pytest.raises(TurnwiseError, match="no-such-file"):
+        require_demonstrations(SFTSettings(chats=str(tmp_path / "no-such-file")), parts)
+
+
+def test_the_expert_plays_the_tasks_that_training_has_or_those_of_another_split(make):
+    parts = make().parts
+    parts.train_tasks = ["mine"]
+    assert demonstrated_tasks(parts, "train") == ["mine"]
+    assert [task.id for task in demonstrated_tasks(parts, "extra")][:2] == ["extra-0", "extra-1"]
 
 
 @pytest.mark.parametrize("cold_start", [True, False])
