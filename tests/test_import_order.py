@@ -23,7 +23,7 @@ LAYERS = (
     "sources",
     "plugins",
     "http",
-    "serving",
+    "http_server",
     "endpoints",
     "recipes",
     "tools",

@@ -24,7 +24,7 @@ from turnwise.errors import RunError
 from turnwise.gateway.chat import Answer, ErrorKind, GatewayError
 from turnwise.gateway.session import Ended, Exchange, Identity, Session
 from turnwise.gateway.wire import ANTHROPIC, OPENAI, RESPONSES, Wire
-from turnwise.serving import listen, make_server
+from turnwise.http_server import listen, make_server
 from turnwise.types import Json
 
 try:

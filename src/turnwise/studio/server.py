@@ -28,7 +28,7 @@ except ImportError as missing:
     raise RunError(f"the studio needs {missing.name}: pip install 'turnwise[studio]'") from None
 
 from turnwise.runs.files import finite
-from turnwise.serving import listen, make_server
+from turnwise.http_server import listen, make_server
 from turnwise.studio.answers import Answers
 from turnwise.studio.events import watch
 from turnwise.studio.guard import Guard

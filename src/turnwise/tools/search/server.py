@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.errors import RunError
-from turnwise.serving import listen, make_server
+from turnwise.http_server import listen, make_server
 from turnwise.tools.search.retrieval import Hit, Index, write_contents
 
 try:
