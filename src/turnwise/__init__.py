@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from turnwise.envs import Env, ToolEnv, check_env, read_tasks
     from turnwise.gateway.program import AgentProgram
     from turnwise.rewards import Episode, Reward, reward
-    from turnwise.tools import tool
+    from turnwise.tools import MCPTools, tool
     from turnwise.types import Message, Step, Task, ToolCall, ToolResult, Trajectory
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "Config",
     "Env",
     "Episode",
+    "MCPTools",
     "Message",
     "Reward",
     "Step",
@@ -43,7 +44,7 @@ _MODULES = {
     "turnwise.envs": ("Env", "ToolEnv", "check_env", "read_tasks"),
     "turnwise.gateway.program": ("AgentProgram",),
     "turnwise.rewards": ("Episode", "Reward", "reward"),
-    "turnwise.tools": ("tool",),
+    "turnwise.tools": ("MCPTools", "tool"),
     "turnwise.types": ("Message", "Step", "Task", "ToolCall", "ToolResult", "Trajectory"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

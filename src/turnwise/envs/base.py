@@ -22,7 +22,10 @@ _ANY_TURN = TurnRequest()
 async def close_env(env: "Env") -> None:
     """Closes an episode's environment; a plain `def close(self)` runs where the episode's state lives."""
     closing = env.close if inspect.iscoroutinefunction(env.close) else partial(env.run_sync, env.close)
-    await closing()
+    try:
+        await closing()
+    finally:
+        await env.release()
 
 
 class Env(ABC):
@@ -72,6 +75,10 @@ class Env(ABC):
 
     async def close(self) -> None:
         """Frees what `reset` took; called once per episode, whatever happened. A subclass may write a plain `def`."""
+        return
+
+    async def release(self) -> None:
+        """Frees what a base class took for the episode; called after `close`, which a subclass may replace."""
         return
 
     def spawn(self) -> Self:

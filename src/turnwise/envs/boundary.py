@@ -9,7 +9,7 @@ import time
 from typing import Self
 
 from turnwise.tools.code_lines import line_of_error
-from turnwise.tools.episode_thread import LostThreadError
+from turnwise.tools.infrastructure import InfrastructureError
 from turnwise.tools.running import being_cancelled
 
 
@@ -45,7 +45,7 @@ class Boundary:
 
 def explain(error: BaseException) -> str:
     """`KeyError: 'gold' (support.py:41 in solved)`."""
-    if isinstance(error, LostThreadError):  # names its line itself
+    if isinstance(error, InfrastructureError):  # names what is lost itself
         return str(error)
     words = f"{type(error).__name__}: {error}".removesuffix(": ")
     line = line_of_error(error)

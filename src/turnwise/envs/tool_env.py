@@ -4,17 +4,18 @@ Invariant: outcome rewards are computed once, when the episode ends; process rew
 earned them; the two have separate names, so nothing is paid under a name that means something else.
 """
 
+import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 from turnwise.envs.base import Env
 from turnwise.envs.members import check_channels, find_members
 from turnwise.errors import EnvError, RewardError
 from turnwise.rewards import Episode, Reward, finite
-from turnwise.tools import Tool, index_tools, run_calls
+from turnwise.tools import OpenToolset, Tool, Toolset, index_tools, run_calls
 from turnwise.tools.episode_thread import EpisodeThread, Paces
 from turnwise.tools.tool import encodable
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult, ToolSpec
@@ -50,7 +51,7 @@ class ToolEnv(Env):
     def __init__(
         self,
         *,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool | Toolset] = (),
         tasks: TaskList | Mapping[str, TaskList] = (),
         rewards: Sequence[Reward] = (),
         process: Mapping[str, float] | None = None,
@@ -60,7 +61,7 @@ class ToolEnv(Env):
         """Checks everything that can be wrong before the first episode.
 
         Args:
-            tools: What the agent may call.
+            tools: What the agent may call; a `Toolset`, such as `MCPTools(...)`, brings several.
             tasks: One list for every split, or a list per split; a plain mapping becomes the data of a task.
             rewards: Paid once, at the end, before those of `@reward` methods. The first of all defines success: a raw
                 score of at least 1.
@@ -68,7 +69,8 @@ class ToolEnv(Env):
             system: The system message, if any.
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
         """
-        self._given_tools = tuple(tools)
+        self._given = tuple(tools)
+        self._opened: dict[int, OpenToolset] = {}
         self._tasks = read_tasks(tasks)
         self._given_rewards = tuple(rewards)
         self._own_tools = find_members(type(self), Tool)
@@ -88,7 +90,7 @@ class ToolEnv(Env):
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        return tuple(item.spec for item in (*self._given_tools, *self._own_tools))
+        return tuple(item.spec for item in (*self._given_tools(), *self._own_tools))
 
     def tasks(self, split: str) -> Sequence[Task]:
         if not self._tasks:
@@ -109,6 +111,8 @@ class ToolEnv(Env):
         return question
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
+        await self.release()
+        await self._open_toolsets(task, episode_seed)
         self._thread = EpisodeThread(self._paces) if self._needs_thread else None
         question = await self._in_thread(lambda: self._open(task, episode_seed), "begin")
         opening = [Message(role="user", content=question)]
@@ -116,6 +120,17 @@ class ToolEnv(Env):
             opening.insert(0, Message(role="system", content=self._system))
         self._progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
+
+    async def release(self) -> None:
+        """Closes the toolsets of the episode."""
+        opened, self._opened = self._opened, {}
+        if opened:
+            await _all(one.close() for one in opened.values())
+
+    def spawn(self) -> Self:
+        twin = super().spawn()
+        twin._opened = {}
+        return twin
 
     async def run_sync(self, method: Callable[[], T]) -> T:
         """Runs one of its own sync methods where the episode's state lives: in the episode's thread, if it has one."""
@@ -156,7 +171,7 @@ class ToolEnv(Env):
         paid = self._pay(results)
         if progress.turns == self._max_turns:
             return await self._finish(progress, answer=None, messages=replies, paid=paid)
-        return Step(messages=replies, rewards=paid, metrics=_counts(progress))
+        return Step(messages=replies, rewards=paid, metrics=self._counts(progress))
 
     async def _finish(
         self,
@@ -178,7 +193,7 @@ class ToolEnv(Env):
         # One after the other, as methods may change what the next one sees.
         scores = {reward.name: await reward.score_episode(episode, self._thread) for reward in outcomes}
         rewards = dict(paid or {}) | {reward.name: reward.weight * scores[reward.name] for reward in outcomes}
-        metrics = _counts(progress) | scores
+        metrics = self._counts(progress) | scores
         if outcomes:
             metrics["success"] = float(scores[outcomes[0].name] >= 1.0)
         return Step(messages=messages, rewards=rewards, done=True, metrics=metrics)
@@ -199,13 +214,36 @@ class ToolEnv(Env):
         own = self._bound_tools()
         if self._thread is not None:
             own = tuple(dataclasses.replace(item, thread=self._thread) for item in own)
-        return (*self._given_tools, *own)
+        return (*self._given_tools(), *own)
+
+    def _given_tools(self) -> tuple[Tool, ...]:
+        """Those passed in; of a toolset, the episode's own once there is one."""
+        tools: list[Tool] = []
+        for place, given in enumerate(self._given):
+            tools += self._opened.get(place, given).tools if isinstance(given, Toolset) else [given]
+        return tuple(tools)
+
+    async def _open_toolsets(self, task: Task, episode_seed: int) -> None:
+        """Opens all, side by side; what was opened stays known, so that `release` closes it whatever fails."""
+
+        async def open_one(place: int, toolset: Toolset) -> None:
+            self._opened[place] = await toolset.open(task, episode_seed)
+
+        if toolsets := [(place, given) for place, given in enumerate(self._given) if isinstance(given, Toolset)]:
+            await _all(open_one(place, toolset) for place, toolset in toolsets)
 
     def _bound_tools(self) -> tuple[Tool, ...]:
         return tuple(member.__get__(self) for member in self._own_tools)
 
     def _bound_rewards(self) -> tuple[Reward, ...]:
         return tuple(member.__get__(self) for member in self._own_rewards)
+
+    def _counts(self, progress: _Progress) -> dict[str, float]:
+        counts = {"tool_calls": float(progress.tool_calls), "tool_errors": float(progress.tool_errors)}
+        for toolset in self._opened.values():
+            for name, value in toolset.metrics.items():
+                counts[name] = counts.get(name, 0.0) + value
+        return counts
 
     async def _in_thread(self, work: Callable[[], T], what: str) -> T:
         """Runs sync code of the episode in its thread; inline where it has none."""
@@ -236,10 +274,13 @@ def _as_tasks(split: str, listed: TaskList) -> Sequence[Task]:
     return [Task(id=f"{split or 'task'}-{i}", seed=i, data=item) for i, item in enumerate(data)]
 
 
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Waits for all of it, side by side, and then raises the first error."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if result is not None:
+            raise result
+
+
 def _reply(call: ToolCall, result: ToolResult) -> Message:
     name = encodable(call.name)[:_MAX_NAME_CHARS] or None
     return Message(role="tool", content=result.content, tool_call_id=call.id, name=name)
-
-
-def _counts(progress: _Progress) -> dict[str, float]:
-    return {"tool_calls": float(progress.tool_calls), "tool_errors": float(progress.tool_errors)}

@@ -16,7 +16,8 @@ from typing import TypeAlias, cast, overload
 
 from turnwise.errors import RewardError
 from turnwise.rewards.answers import exact_match, f1, final_answer
-from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
+from turnwise.tools.episode_thread import EpisodeThread
+from turnwise.tools.infrastructure import InfrastructureError
 from turnwise.tools.running import TimedOutError, run_in_loop, run_in_thread
 from turnwise.tools.tool import is_method
 from turnwise.tools.watchdog import calls_foreign_code
@@ -125,7 +126,7 @@ class Reward:
         """Within it, what the function raises becomes a RewardError that names the reward."""
         try:
             yield
-        except (RewardError, ScoringDownError, LostThreadError):
+        except (RewardError, ScoringDownError, InfrastructureError):
             raise
         except TimedOutError:
             raise RewardError(f"reward '{self.name}' gave no answer within {self.timeout:g} seconds") from None

@@ -9,20 +9,24 @@ from turnwise.tools.python import python_tool
 from turnwise.tools.running import abandoned_threads
 from turnwise.tools.sandbox import Sandbox, SandboxSettings
 from turnwise.tools.tool import Tool, tool
-from turnwise.tools.toolset import index_tools, run_calls
+from turnwise.tools.toolset import OpenToolset, Toolset, index_tools, run_calls
 
 if TYPE_CHECKING:
+    from turnwise.tools.mcp import MCPTools
     from turnwise.tools.search import Bm25Index, Hit, Passage, Searcher, open_index, read_corpus, search_tool
 
 __all__ = [
     "BatchedTool",
     "Bm25Index",
     "Hit",
+    "MCPTools",
+    "OpenToolset",
     "Passage",
     "Sandbox",
     "SandboxSettings",
     "Searcher",
     "Tool",
+    "Toolset",
     "abandoned_threads",
     "batched_tool",
     "calculator",
@@ -37,5 +41,8 @@ __all__ = [
 # Search brings bm25s, which a recipe is read without.
 __getattr__ = lazy_names(
     __name__,
-    {"search": ["Bm25Index", "Hit", "Passage", "Searcher", "open_index", "read_corpus", "search_tool"]},
+    {
+        "mcp": ["MCPTools"],
+        "search": ["Bm25Index", "Hit", "Passage", "Searcher", "open_index", "read_corpus", "search_tool"],
+    },
 )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 from turnwise.tools.code_lines import line_of_thread
+from turnwise.tools.infrastructure import InfrastructureError
 from turnwise.tools.running import TimedOutError, abandon, abandoned, contained, wait_within
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ _PATIENCE = 0.25
 _Calls: TypeAlias = "queue.SimpleQueue[_Call | None]"
 
 
-class LostThreadError(Exception):
+class LostThreadError(InfrastructureError):
     """An episode's thread hangs in foreign code, so the episode cannot go on."""
 
 

@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, Protocol, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -25,6 +25,16 @@ _SHOWN_ERRORS = 4
 
 class BadArgumentsError(Exception):
     """Arguments that do not fit the function; the text is for the model."""
+
+
+class ArgumentReader(Protocol):
+    """Turns the raw JSON that a model wrote into keyword arguments."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def read(self, arguments: str) -> dict[str, object]:
+        """The keyword arguments; a BadArgumentsError in words for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """`@tool`: a typed, documented Python function becomes something a model can call.
 
 Invariant: `Tool.call` answers every call with a ToolResult. Bad JSON, wrong arguments, an exception or a timeout
-becomes text that the model reads. Two things are raised: the cancellation of the caller itself, and the loss of the
-thread that an environment's own tools share, after which its episode cannot go on.
+becomes text that the model reads. Two things are raised: the cancellation of the caller itself, and the loss of what
+the tool needs (its server, the thread of its episode), after which the episode cannot go on.
 """
 
 import asyncio
@@ -21,8 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from turnwise.errors import ToolError
 from turnwise.tools.docstring import read_docstring
-from turnwise.tools.episode_thread import EpisodeThread, LostThreadError
-from turnwise.tools.parameters import BadArgumentsError, Parameter, Parameters, read_parameters
+from turnwise.tools.episode_thread import EpisodeThread
+from turnwise.tools.infrastructure import InfrastructureError
+from turnwise.tools.parameters import ArgumentReader, BadArgumentsError, Parameter, Parameters, read_parameters
 from turnwise.tools.running import TimedOutError, being_cancelled, run_in_loop, run_in_thread
 from turnwise.tools.watchdog import calls_foreign_code, playing
 from turnwise.types import ToolResult, ToolSpec
@@ -37,7 +38,7 @@ class Tool:
     function: Callable[..., object]
     spec: ToolSpec
     """Name, description and JSON schema, as the model sees them."""
-    parameters: Parameters
+    parameters: ArgumentReader
     timeout: float
     """Seconds until a call times out."""
     max_chars: int
@@ -66,7 +67,7 @@ class Tool:
         """Runs the function on the JSON object the model wrote: `await search.call('{"query": "Oslo"}')`."""
         try:
             return await self._invoke(self.parameters.read(arguments))
-        except (LostThreadError, KeyboardInterrupt):
+        except (InfrastructureError, KeyboardInterrupt):
             raise
         except BaseException as error:  # the boundary: whatever a tool raises becomes text
             if isinstance(error, asyncio.CancelledError) and being_cancelled():

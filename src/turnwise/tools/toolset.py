@@ -4,16 +4,44 @@ Invariant: `run_calls` gives one ToolResult per call, in the order of the calls,
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from turnwise.errors import ToolError
 from turnwise.spelling import suggest
 from turnwise.tools.tool import Tool, refuse
-from turnwise.types import ToolCall, ToolResult
+from turnwise.types import Task, ToolCall, ToolResult
 
 _MAX_REFUSAL_CHARS = 1000
 _MAX_NAME_CHARS = 64
+
+
+class OpenToolset(Protocol):
+    """The tools of a `Toolset`, opened for one episode."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]: ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Facts of the episode that are worth a curve, by name."""
+
+    async def close(self) -> None:
+        """Frees what was taken for the episode; called once."""
+
+
+class Toolset(ABC):
+    """Tools that come from elsewhere, such as a server: known before any episode, and opened for each."""
+
+    @property
+    @abstractmethod
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools as they are known before an episode."""
+
+    @abstractmethod
+    async def open(self, task: Task, episode_seed: int) -> OpenToolset:
+        """The tools for one episode; an InfrastructureError where they cannot be had."""
 
 
 def index_tools(tools: Sequence[Tool]) -> dict[str, Tool]:
