@@ -13,8 +13,9 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -134,13 +135,23 @@ def _runnable(data: object) -> set[str]:
 def _commands(data: object) -> Iterator[str]:
     if isinstance(data, Mapping):
         for key, value in data.items():
-            if key == "command" and isinstance(value, list | tuple):
-                yield spell_command([str(word) for word in value])
+            if key == "command" and isinstance(value, str | list | tuple):
+                yield spell_command(split_command(value))
             else:
                 yield from _commands(value)
     elif isinstance(data, list | tuple):
         for value in data:
             yield from _commands(value)
+
+
+def split_command(command: str | Sequence[object]) -> list[str]:
+    """The words of a command that a config has as a list or as one line."""
+    if not isinstance(command, str):
+        return [str(word) for word in command]
+    try:
+        return shlex.split(command)
+    except ValueError:  # an open quote, which whoever would run it refuses
+        return [command]
 
 
 def spell_command(words: Collection[str]) -> str:

@@ -25,7 +25,7 @@ async def close_env(env: "Env") -> None:
     try:
         await closing()
     finally:
-        await env.release()
+        await env._release_episode()
 
 
 class Env(ABC):
@@ -77,7 +77,7 @@ class Env(ABC):
         """Frees what `reset` took; called once per episode, whatever happened. A subclass may write a plain `def`."""
         return
 
-    async def release(self) -> None:
+    async def _release_episode(self) -> None:
         """Frees what a base class took for the episode; called after `close`, which a subclass may replace."""
         return
 

@@ -21,6 +21,7 @@ BUILT_IN = {
     "sokoban": "turnwise.envs.games.sokoban.env:Sokoban",
     "countdown": "turnwise.envs.games.countdown:Countdown",
     "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
+    "mcp": "turnwise.envs.adapters.mcp:MCPEnv",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 

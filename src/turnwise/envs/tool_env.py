@@ -111,7 +111,7 @@ class ToolEnv(Env):
         return question
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
-        await self.release()
+        await self._release_episode()
         await self._open_toolsets(task, episode_seed)
         self._thread = EpisodeThread(self._paces) if self._needs_thread else None
         question = await self._in_thread(lambda: self._open(task, episode_seed), "begin")
@@ -121,7 +121,7 @@ class ToolEnv(Env):
         self._progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
 
-    async def release(self) -> None:
+    async def _release_episode(self) -> None:
         """Closes the toolsets of the episode."""
         opened, self._opened = self._opened, {}
         if opened:
@@ -224,7 +224,7 @@ class ToolEnv(Env):
         return tuple(tools)
 
     async def _open_toolsets(self, task: Task, episode_seed: int) -> None:
-        """Opens all, side by side; what was opened stays known, so that `release` closes it whatever fails."""
+        """Opens all, side by side; what was opened stays known, so that `_release_episode` closes it whatever fails."""
 
         async def open_one(place: int, toolset: Toolset) -> None:
             self._opened[place] = await toolset.open(task, episode_seed)

@@ -4,14 +4,13 @@ Invariant: a program costs at most its episode. It has a deadline, its processes
 counted as a failure and never scored, unless `crash="score"` says that a crash is the agent's own doing.
 """
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, cast
 
-from turnwise.envs.tool_env import TaskList, read_tasks
+from turnwise.envs.functions import Expert, find_argument, find_expert, find_tasks
+from turnwise.envs.tool_env import TaskList
 from turnwise.errors import EnvError
 from turnwise.gateway.client import AgentClient
 from turnwise.gateway.env import Score, SessionEnv
@@ -19,16 +18,10 @@ from turnwise.gateway.running import AgentFunction, Places, RunningCommand, Runn
 from turnwise.gateway.scoring import Outcome, Scorer, score_outcome
 from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Ended, Session
-from turnwise.plugins import PluginKind, find_function
 from turnwise.rewards import Reward
 from turnwise.rewards.named import choose_rewards
 from turnwise.sources import require_trusted, spell_command
-from turnwise.types import Json, Message, Task
-
-Expert: TypeAlias = Callable[[Task, Sequence[Message]], Message]
-"""The message that an expert would write next in a conversation."""
-TasksOf: TypeAlias = Callable[[str], Sequence[Task]]
-"""The tasks of a split."""
+from turnwise.types import Json, Message, Task  # noqa: F401 - annotations are resolved here, and TaskList names Json
 
 
 class AgentProgram(SessionEnv):
@@ -73,11 +66,13 @@ class AgentProgram(SessionEnv):
         if command:
             require_trusted("env.args.command", spell_command(command))
         self._command, self._variables, self._cwd = tuple(command), dict(variables or {}), cwd
-        self._function = cast(AgentFunction | None, _find("function", function, "write `async def run(task, client)`"))
-        self._scorer = cast(Scorer | None, _find("score", score, "write a function of an Outcome"))
-        self._expert = cast(Expert | None, _find("expert", expert, "write a function of a task and its messages"))
+        self._function = cast(
+            AgentFunction | None, find_argument("function", function, "write `async def run(task, client)`")
+        )
+        self._scorer = cast(Scorer | None, find_argument("score", score, "write a function of an Outcome"))
+        self._expert = find_expert(expert)
         self._rewards = choose_rewards(rewards)
-        self._tasks = _find_tasks(tasks)
+        self._tasks = find_tasks(tasks)
         self._crash, self._places = crash, Places(concurrency)
         self._running: RunningCommand | RunningFunction | None = None
 
@@ -157,39 +152,3 @@ def stop_shared_gateway() -> None:
     if _gateway_of.cache_info().currsize:
         shared_gateway().stop()
         _gateway_of.cache_clear()
-
-
-def _find(argument: str, given: object, contract: str) -> Callable[..., object] | None:
-    """A function, or the one that a name stands for; None stays None."""
-    if given is None or callable(given):
-        return given
-    kind = PluginKind(
-        key=f"env.args.{argument}", noun="function", group="turnwise.programs", args="env.args", contract=contract
-    )
-    return find_function(kind, str(given), {})
-
-
-def _find_tasks(tasks: TaskList | Mapping[str, TaskList] | str) -> TasksOf | None:
-    """Where the tasks of a split come from; None where none were given."""
-    if isinstance(tasks, str) and not tasks.endswith(".jsonl"):
-        return cast(TasksOf, _find("tasks", tasks, "write a function of the split that returns a list of Task"))
-    listed = read_tasks(_read_lines(Path(tasks)) if isinstance(tasks, str) else tasks)
-    if not listed:
-        return None
-
-    def choose(split: str) -> Sequence[Task]:
-        if split not in listed and "" not in listed:
-            raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(listed)}")
-        return listed.get(split, listed.get("", ()))
-
-    return choose
-
-
-def _read_lines(path: Path) -> list[dict[str, Json]]:
-    """The data of tasks, a JSON object on each line of a file."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        data = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise EnvError(f"tasks: cannot read {path} ({error}): give a file with a JSON object on each line") from None
-    return data

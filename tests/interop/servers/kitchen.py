@@ -51,7 +51,8 @@ async def freeze(seconds: float) -> str:
 @server.tool()
 def die() -> str:
     """Ends the server's process."""
-    print("the oven is on fire", file=sys.stderr, flush=True)
+    sys.stderr.write("the oven is on fire\n")
+    sys.stderr.flush()
     os._exit(3)
 
 

@@ -6,6 +6,7 @@ Nothing here needs the package `mcp`: `client.py` alone does, and a test may con
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -57,12 +58,17 @@ def read_server(
     headers: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> MCPServer:
-    """A server by its URL or its command; `$NAME` in variables and headers is taken from the environment."""
+    """A server by its URL or its command; `python` stands for the interpreter that runs turnwise.
+
+    `$NAME` in variables and headers is taken from the environment.
+    """
     url = server if isinstance(server, str) and server.startswith(("http://", "https://")) else ""
     try:
         command = () if url else tuple(shlex.split(server) if isinstance(server, str) else server)
     except ValueError as error:
         raise ToolError(f"MCPTools: cannot read the command {server!r}: {error}") from None
+    if command[:1] == ("python",):
+        command = (sys.executable, *command[1:])
     if not url and not command:
         raise ToolError("MCPTools: give the command that starts a server, or its URL")
     if url and (variables or cwd):

@@ -7,62 +7,26 @@ episode or, where episodes share it, with this object or this process.
 
 import asyncio
 import os
-import re
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from functools import partial
+from typing import Final
 
 from turnwise.errors import ToolError
-from turnwise.tools.mcp.arguments import SchemaArguments
+from turnwise.tools.mcp.catalogue import Catalogue
 from turnwise.tools.mcp.client import connect as connect_by_package
 from turnwise.tools.mcp.connection import Connection, ServerLostError
 from turnwise.tools.mcp.content import join_counts
 from turnwise.tools.mcp.loop import background_loop
 from turnwise.tools.mcp.server import CallAnswer, Connect, ListedTool, read_server
+from turnwise.tools.running import TimedOutError
 from turnwise.tools.tool import Tool, check_limits
 from turnwise.tools.toolset import Toolset
-from turnwise.types import Json, Task, ToolResult, ToolSpec
+from turnwise.types import Json, Task
 
-_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME: Final = 64
 _EXIT_SECONDS: Final = 20.0
-
-ServerCall: TypeAlias = Callable[[str, Mapping[str, Json]], Awaitable[CallAnswer]]
-"""Calls a tool by the server's own name for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServerTool(Tool):
-    """A tool behind a server, which keeps its deadline itself, to tell a slow tool from a lost server."""
-
-    async def _run(self, values: Mapping[str, object]) -> object:
-        return await cast(Callable[..., Awaitable[object]], self.function)(**values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """A tool of the server, ready to be made for an episode; its schema is compiled once."""
-
-    listed: ListedTool
-    spec: ToolSpec
-    arguments: SchemaArguments
-
-    def make(self, call: ServerCall, *, timeout: float, max_chars: int) -> Tool:
-        async def function(**arguments: object) -> ToolResult:
-            answer = await call(self.listed.name, cast(Mapping[str, Json], arguments))
-            return ToolResult(content=answer.text, ok=answer.ok, rewards=answer.rewards)
-
-        return ServerTool(
-            function=function,
-            spec=self.spec,
-            parameters=self.arguments,
-            timeout=timeout,
-            max_chars=max_chars,
-            quick=False,
-            unbound=False,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +38,26 @@ class _Shared:
 
 
 class MCPTools(Toolset):
-    """`ToolEnv(tools=[MCPTools("python server.py")], ...)`, or a URL in place of the command."""
+    """`ToolEnv(tools=[MCPTools("python server.py")], ...)`, or a URL in place of the command.
+
+    Args:
+        server: The command that starts it (stdio), or its URL (streamable HTTP).
+        per_episode: Give each episode a server, or behind a URL a session, of its own; else all share one. A
+            server of its own finds its task as JSON in TURNWISE_TASK, and TURNWISE_EPISODE_SEED beside it.
+        setup: With per_episode: a tool that is called as an episode begins and hidden from the model. Of `task`
+            (its id), `seed`, `episode_seed` and the task's data it is passed what its schema names.
+        only: The tools to offer, by the server's names; by default all.
+        hidden: Tools that the model is not offered; an environment may call them by `call`.
+        prefix: Put before every name, where two servers have tools of one name.
+        timeout: Seconds until a call times out, which the model reads.
+        max_chars: Longer answers are cut, with a note.
+        variables: Environment variables of the command; `$NAME` is taken from the environment.
+        headers: HTTP headers for the URL; `$NAME` is taken from the environment.
+        cwd: The folder that the command runs in.
+        start_seconds: How long a server may take to start and list its tools.
+        concurrency: With per_episode: servers that run at once; further episodes wait for a place.
+        connect: Opens a connection; another than that of the package `mcp` is for tests.
+    """
 
     def __init__(
         self,
@@ -94,55 +77,40 @@ class MCPTools(Toolset):
         concurrency: int = 16,
         connect: Connect = connect_by_package,
     ) -> None:
-        """Connects once and lists the tools, so that what is wrong is known before the first episode.
-
-        Args:
-            server: The command that starts it (stdio), or its URL (streamable HTTP).
-            per_episode: Give each episode a server, or behind a URL a session, of its own; else all share one. A
-                server of its own finds its task as JSON in TURNWISE_TASK, and TURNWISE_EPISODE_SEED beside it.
-            setup: With per_episode: a tool that is called as an episode begins and hidden from the model. Of `task`
-                (its id), `seed`, `episode_seed` and the task's data it is passed what its schema names.
-            only: The tools to offer, by the server's names; by default all.
-            hidden: Tools that the model is not offered; an environment may call them by `call`.
-            prefix: Put before every name, where two servers have tools of one name.
-            timeout: Seconds until a call times out, which the model reads.
-            max_chars: Longer answers are cut, with a note.
-            variables: Environment variables of the command; `$NAME` is taken from the environment.
-            headers: HTTP headers for the URL; `$NAME` is taken from the environment.
-            cwd: The folder that the command runs in.
-            start_seconds: How long a server may take to start and list its tools.
-            concurrency: With per_episode: servers that run at once; further episodes wait for a place.
-            connect: Opens a connection; another than that of the package `mcp` is for tests.
-        """
+        """Connects once and lists the tools, so that what is wrong is known before the first episode."""
         check_limits(f"{prefix}*", timeout, max_chars)
         if setup is not None and not per_episode:
             raise ToolError("MCPTools: setup prepares an episode's own server: add per_episode=True")
         if concurrency < 1:
             raise ToolError(f"MCPTools: concurrency is {concurrency}; give at least 1")
         self._server = read_server(server, variables=variables, headers=headers, cwd=cwd)
-        self._per_episode, self._setup, self._prefix = per_episode, setup, prefix
-        self._only, self._hidden = only, {*hidden, *filter(None, (setup,))}
-        self._timeout, self._max_chars, self._start_seconds = timeout, max_chars, start_seconds
-        self._connect = connect
+        self._per_episode, self._setup, self._connect = per_episode, setup, connect
+        self._start_seconds, self._concurrency = start_seconds, concurrency
+        self._catalogue = Catalogue(
+            server=self._server.name,
+            only=only,
+            hidden={*hidden, *filter(None, (setup,))},
+            prefix=prefix,
+            timeout=timeout,
+            max_chars=max_chars,
+        )
         self._shared: dict[int, _Shared] = {}
         self._places: dict[int, asyncio.Semaphore] = {}
-        self._concurrency = concurrency
-        self._listed: list[ListedTool] = []
-        self._offers: tuple[_Offer, ...] = ()
-        self._offer(background_loop().run_blocking(self._list_first()))
-        for name in (*(only or ()), *self._hidden):
-            self._find(self._listed, name)
         # Called when this object is collected or the process ends, whichever is first.
         weakref.finalize(self, _close_shared, self._shared)
+        try:
+            self._catalogue.make_tools(background_loop().run_blocking(self._list_first()), _refuse_early)
+        except ServerLostError as error:
+            raise ToolError(f"{error}: start it by hand to see why") from None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return self._make_tools(self._offers, _refuse_early)
+        return self._catalogue.make_tools(self._catalogue.listed, _refuse_early)
 
     async def open(self, task: Task, episode_seed: int) -> "OpenMCPTools":
         if not self._per_episode:
             connection, listed = await background_loop().run(self._share())
-            return OpenMCPTools(self, connection, self._offer(listed))
+            return OpenMCPTools(self._catalogue, connection, listed)
         return await background_loop().run(self._begin(task, episode_seed))
 
     def close(self) -> None:
@@ -171,7 +139,7 @@ class MCPTools(Toolset):
                 connection = await Connection.open(self._server, self._connect, seconds=self._start_seconds)
                 shared.connection = connection
             elif not connection.client.changes:
-                return connection, self._listed
+                return connection, self._catalogue.listed
             return connection, await connection.list_tools(seconds=self._start_seconds)
 
     async def _begin(self, task: Task, episode_seed: int) -> "OpenMCPTools":
@@ -183,63 +151,29 @@ class MCPTools(Toolset):
         try:
             connection = await Connection.open(server, self._connect, seconds=self._start_seconds)
             listed = await connection.list_tools(seconds=self._start_seconds)
-            if self._setup is not None:
-                await self._set_up(connection, listed, task, episode_seed)
-            offers = self._offer(listed)
+            opened = OpenMCPTools(self._catalogue, connection, listed, release=places.release)
         except BaseException:
             if connection is not None:
                 await asyncio.shield(connection.close())
             places.release()
             raise
-        return OpenMCPTools(self, connection, offers, release=places.release)
+        try:
+            if self._setup is not None:
+                await self._set_up(opened, task, episode_seed)
+        except BaseException:
+            await asyncio.shield(opened.close())
+            raise
+        return opened
 
-    async def _set_up(
-        self, connection: Connection, listed: Sequence[ListedTool], task: Task, episode_seed: int
-    ) -> None:
-        tool = self._find(listed, str(self._setup))
-        properties = tool.schema.get("properties")
-        known: dict[str, Json] = {**task.data, "task": task.id, "seed": task.seed, "episode_seed": episode_seed}
-        named = properties if isinstance(properties, Mapping) else ()
-        arguments = {name: known[name] for name in named if name in known}
-        answer = await connection.call(tool.name, arguments, seconds=self._start_seconds)
+    async def _set_up(self, opened: "OpenMCPTools", task: Task, episode_seed: int) -> None:
+        name = str(self._setup)
+        try:
+            answer = await opened.call_with(name, {**known_of(task), "episode_seed": episode_seed})
+        except TimedOutError:
+            raise ServerLostError(f"MCP server {self._server.name}: {name} timed out for '{task.id}'") from None
         if not answer.ok:
-            raise ServerLostError(f"MCP server {self._server.name}: {tool.name} failed for '{task.id}': {answer.text}")
-
-    def _find(self, listed: Sequence[ListedTool], name: str) -> ListedTool:
-        found = next((one for one in listed if one.name == name), None)
-        if found is None:
-            names = ", ".join(one.name for one in listed) or "none"
-            raise ToolError(f"MCPTools: {self._server.name} has no tool '{name}'; its tools are: {names}")
-        return found
-
-    def _offer(self, listed: list[ListedTool]) -> tuple[_Offer, ...]:
-        """What the model is offered of a list; the last list is kept, as most servers have but one."""
-        if listed == self._listed:
-            return self._offers
-        offered = {one.name for one in listed} if self._only is None else set(self._only)
-        shown = [one for one in listed if one.name in offered - self._hidden]
-        names = Counter(self._spell(one.name) for one in shown)
-        if not names:
-            raise ToolError(f"MCPTools: {self._server.name} offers no tools")
-        for name, count in names.items():
-            if count > 1:
-                raise ToolError(f"MCPTools: {count} tools of {self._server.name} are spelled '{name}'; choose by only=")
-        specs = [
-            ToolSpec(name=self._spell(one.name), description=one.description, parameters=one.schema) for one in shown
-        ]
-        self._offers = tuple(
-            _Offer(listed=one, spec=spec, arguments=SchemaArguments(spec.name, one.schema))
-            for one, spec in zip(shown, specs, strict=True)
-        )
-        self._listed = listed
-        return self._offers
-
-    def _spell(self, name: str) -> str:
-        """The name that the model calls, in letters that every chat API takes."""
-        return _NAME_CHARS.sub("_", f"{self._prefix}{name}")[:_LONGEST_NAME]
-
-    def _make_tools(self, offers: Sequence[_Offer], call: ServerCall) -> tuple[Tool, ...]:
-        return tuple(offer.make(call, timeout=self._timeout, max_chars=self._max_chars) for offer in offers)
+            raise ServerLostError(f"MCP server {self._server.name}: {name} failed for '{task.id}': {answer.text}")
+        opened.opening = answer.text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,15 +195,18 @@ class OpenMCPTools:
 
     def __init__(
         self,
-        toolset: MCPTools,
+        catalogue: Catalogue,
         connection: Connection,
-        offers: Sequence[_Offer],
+        listed: list[ListedTool],
         *,
         release: Callable[[], None] | None = None,
     ) -> None:
         """`release` gives the episode's place back; without it, the connection is shared and stays open."""
-        self._calls = _Calls(connection=connection, timeout=toolset._timeout)
-        self.tools = toolset._make_tools(offers, self._calls.make)
+        self._calls = _Calls(connection=connection, timeout=catalogue.timeout)
+        self.tools = catalogue.make_tools(listed, self._calls.make)
+        self.opening = ""
+        """What the setup tool answered."""
+        self._find = partial(catalogue.find, listed)
         self._release = release
         self._finalizer = None
         if release is not None:
@@ -284,9 +221,20 @@ class OpenMCPTools:
         """The server's answer to a call of any of its tools, by the server's own name for it."""
         return await self._calls.make(name, arguments or {})
 
+    async def call_with(self, name: str, known: Mapping[str, Json]) -> CallAnswer:
+        """The same, passing on what the tool's schema names of what is known."""
+        properties = self._find(name).schema.get("properties")
+        named = properties if isinstance(properties, Mapping) else ()
+        return await self.call(name, {key: known[key] for key in named if key in known})
+
     async def close(self) -> None:
         if self._release is not None and self._finalizer is not None and self._finalizer.detach() is not None:
             await background_loop().run(_close_and_release(self._calls.connection, self._release))
+
+
+def known_of(task: Task) -> dict[str, Json]:
+    """What a hidden tool may ask of a task."""
+    return {**task.data, "task": task.id, "seed": task.seed}
 
 
 async def _close_and_release(connection: Connection, release: Callable[[], None]) -> None:
