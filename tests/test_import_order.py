@@ -50,6 +50,7 @@ LAYERS = (
     "training",
     "gateway",
     "studio",
+    "serving",
     "api",
     "cli",
     "__main__",

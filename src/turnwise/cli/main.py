@@ -25,6 +25,7 @@ from turnwise.cli import (
     recipes,
     report,
     runs,
+    serve_mcp,
     serve_search,
     settings,
     show,
@@ -51,6 +52,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench": bench,
     "questions": questions,
     "serve-search": serve_search,
+    "serve-mcp": serve_mcp,
     "gateway": gateway,
 }
 
