@@ -37,6 +37,18 @@ def test_an_agent_learns_to_look_before_it_answers(agent, package, tmp_path):
     assert all(step["env/breaks"] == 0 and step["rollout/failed"] == 0 for step in steps)
 
 
+@pytest.mark.slow
+def test_an_agent_learns_to_use_a_tool_behind_an_mcp_server(tmp_path, monkeypatch):
+    pytest.importorskip("mcp")
+    monkeypatch.chdir(EXAMPLES.parents[1])
+    run = str(tmp_path / "run")
+    assert main(["train", "examples/mcp/recipe.yaml", "steps=4", "--run", run]) == 0
+    success = [record["evaluate/success"] for record in records(RunDirectory.open(run), "evaluate")]
+    assert success[0] < 0.3
+    assert success[-1] >= 0.9
+    assert all(step["rollout/failed"] == 0 for step in records(RunDirectory.open(run), "train"))
+
+
 @pytest.mark.parametrize(("agent", "package"), [("openai_sdk", "openai"), ("anthropic_sdk", "anthropic")])
 def test_an_sdks_program_is_played_as_a_command(agent, package):
     import asyncio
@@ -56,5 +68,6 @@ def test_an_sdks_program_is_played_as_a_command(agent, package):
     assert (episode.failure, episode.reward) == ("", 1.0)
 
 
-def test_the_recipe_is_sound():
+def test_the_recipes_are_sound():
     assert load_config(EXAMPLES / "recipe.yaml").env.name == "program"
+    assert load_config(EXAMPLES.parent / "mcp" / "recipe.yaml").env.name == "mcp"
