@@ -26,7 +26,9 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     return listening, f"http://[{bound}]:{port}" if family == socket.AF_INET6 else f"http://{bound}:{port}"
 
 
-def make_server(app: "ASGIApp", *, drain_seconds: int) -> "uvicorn.Server":
+def make_server(
+    app: "ASGIApp", *, drain_seconds: int, lifespan: bool = False, websockets: bool = False
+) -> "uvicorn.Server":
     """A server that runs in the present process; requests in flight have `drain_seconds` after a stop."""
     import uvicorn
 
@@ -34,8 +36,8 @@ def make_server(app: "ASGIApp", *, drain_seconds: int) -> "uvicorn.Server":
         app,
         loop="asyncio",
         http="h11",
-        ws="none",
-        lifespan="off",
+        ws="auto" if websockets else "none",
+        lifespan="on" if lifespan else "off",
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -9,7 +9,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from turnwise.serving.http import listen, serve_until_signal
+from turnwise.http_server import listen
+from turnwise.serving.http import serve_until_signal
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -27,8 +27,8 @@ try:
 except ImportError as missing:
     raise RunError(f"the studio needs {missing.name}: pip install 'turnwise[studio]'") from None
 
-from turnwise.runs.files import finite
 from turnwise.http_server import listen, make_server
+from turnwise.runs.files import finite
 from turnwise.studio.answers import Answers
 from turnwise.studio.events import watch
 from turnwise.studio.guard import Guard
