@@ -14,8 +14,7 @@ from turnwise.errors import ConfigError, ToolError
 from turnwise.tools import run_calls
 from turnwise.tools.python import python_tool, show_result
 from turnwise.tools.sandbox import CodeResult, ExitKind, Resource, SandboxSettings, open_sandbox
-from turnwise.tools.sandbox import process as sandbox
-from turnwise.tools.sandbox.process import ProcessSandbox
+from turnwise.tools.sandbox.process import Launch, ProcessSandbox
 from turnwise.types import ToolCall, ToolResult
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the python tool needs Linux or macOS")
@@ -161,14 +160,15 @@ def no_sandbox(settings: SandboxSettings) -> object:
 
 
 def test_the_tool_runs_in_any_sandbox(caplog):
-    mine = SandboxSettings(kind=f"{__name__}:Canned", seconds=3)
+    mine = SandboxSettings(kind=f"{__name__}:Canned", seconds=3, isolation="partial")
     said = ToolResult(content="ran 1 + 1\nThe code ended its process with status 7.", ok=False)
     assert observe("1 + 1", mine) == said
     assert "the kernel does not guard files" in caplog.text
     assert asyncio.run(python_tool(Canned(mine)).call('{"code": "1 + 1"}')) == said
     assert python_tool(Canned(mine)).timeout > python_tool(Canned(QUICK)).timeout > 3600
-    with pytest.raises(ToolError, match="isolation=kernel: on this machine the kernel does not guard files"):
-        open_sandbox(mine.model_copy(update={"isolation": "kernel"}))
+    for isolation in ("best", "kernel"):
+        with pytest.raises(ToolError, match=f"isolation={isolation}: on this machine the kernel does not guard files;"):
+            open_sandbox(mine.model_copy(update={"isolation": isolation}))
     assert observe("1", mine.model_copy(update={"args": {"status": 9}})).content.endswith("with status 9.")
 
 
@@ -180,7 +180,8 @@ def test_the_tool_runs_in_any_sandbox(caplog):
         ({"kind": f"{__name__}:Cannde"}, r"has no 'Cannde' \(did you mean 'Canned'\?\)"),
         ({"kind": f"{__name__}:no_sandbox"}, "made no sandbox; write a class that takes SandboxSettings"),
         ({"kind": f"{__name__}:Canned", "args": {"statsu": 9}}, r"sandbox\.args: .*did you mean 'status'\?"),
-        ({"args": {"status": 9}}, r"sandbox\.args: process has no argument 'status'"),
+        ({"args": {"status": 9}}, r"sandbox\.args: auto has no argument 'status'"),
+        ({"kind": "process", "args": {"status": 9}}, r"sandbox\.args: process has no argument 'status'"),
     ],
 )
 def test_a_sandbox_that_cannot_be_made_is_named(settings, words):
@@ -188,9 +189,9 @@ def test_a_sandbox_that_cannot_be_made_is_named(settings, words):
         open_sandbox(SandboxSettings(**settings))
 
 
-def test_a_sandbox_that_breaks_is_told_and_counted_as_nothing(monkeypatch):
+def test_a_sandbox_that_breaks_is_told_and_counted_as_nothing():
     broken = ProcessSandbox(QUICK)
-    monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-S", "-c", "raise SystemExit('no space left')"))
+    broken._launch = Launch(command=(sys.executable, "-S", "-c", "raise SystemExit('no space left')"))
     result = asyncio.run(python_tool(broken).call('{"code": "1"}'))
     assert result == ToolResult(content="python failed: RuntimeError: the sandbox broke: no space left", ok=False)
     assert not broken.exits

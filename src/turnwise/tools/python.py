@@ -71,6 +71,8 @@ def _describe_exit(result: CodeResult, settings: SandboxSettings) -> str:
             return f"Stopped: the code used more than {settings.memory_mb} MB of memory."
         case ExitKind.TOO_MUCH_OUTPUT:
             return f"Stopped: the code printed more than {settings.output_kb} kB."
+        case ExitKind.TOO_MUCH_DISK:
+            return f"Stopped: the code wrote more than {settings.disk_mb} MB, or too many files."
         case ExitKind.CRASHED if result.status < 0:
             number = -result.status
             return f"Crashed: {signal.Signals(number).name} ({signal.strsignal(number)})."

@@ -18,8 +18,13 @@ from turnwise.tools.sandbox.process import ProcessSandbox, Protection
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the python tool needs Linux or macOS")
 
 
+def weak(settings: SandboxSettings = QUICK, **options) -> ProcessSandbox:
+    """With some protections alone, which a recipe must accept by name."""
+    return ProcessSandbox(settings.model_copy(update={"isolation": "none"}), **options)
+
+
 def play(code: str, settings: SandboxSettings = QUICK, **options) -> CodeResult:
-    return asyncio.run(ProcessSandbox(settings, **options).run(code))
+    return asyncio.run((weak if options else ProcessSandbox)(settings, **options).run(code))
 
 
 REFUSALS = {
@@ -28,6 +33,9 @@ REFUSALS = {
     "open(SPOT, 'a')": "only files in the working directory can be changed",
     "import os\nos.symlink(SPOT, 'link')\nopen('link', 'w')": "only files in the working directory can be changed",
     "import os\nos.remove(SPOT)": "only files in the working directory can be changed",
+    "import os\nos.chmod('.', 0o700)": "modes, owners, times and attributes of files cannot be changed here",
+    "import os\nos.utime('.')": "modes, owners, times and attributes of files cannot be changed here",
+    "import os\nos.truncate(SPOT, 0)": "open the file and truncate it",
     "import os\nos.rename(SPOT, 'mine')": "only files in the working directory can be changed",
     "import os\nos.mkdir(SPOT + 'folder')": "only files in the working directory can be changed",
     "import os\nos.listdir('/')": "only files in the working directory can be read",
@@ -51,7 +59,7 @@ REFUSALS = {
 def test_what_is_not_allowed_is_refused_with_the_same_words_everywhere(protections, tmp_path):
     spot = tmp_path / "spot"
     spot.write_text("untouched")
-    held = ProcessSandbox(SandboxSettings(seconds=20), protections=protections)
+    held = weak(SandboxSettings(seconds=20), protections=protections)
 
     async def run_all() -> list[CodeResult]:
         return await asyncio.gather(*(held.run(code.replace("SPOT", repr(str(spot)))) for code in REFUSALS))
@@ -89,6 +97,12 @@ KERNEL_REFUSALS = {
         "import os\nos.setsid()": "PermissionError: [Errno 1]",
         "import os\nos.kill(os.getppid(), 0)": "PermissionError: [Errno 1]",
         "import os\nos.memfd_create('x')": "PermissionError: [Errno 1]",
+        "import os\nos.chmod('.', 0o700)": "PermissionError: [Errno 1]",
+        "import os\nos.setpriority(os.PRIO_PROCESS, 0, 19)": "PermissionError: [Errno 1]",
+        "import os\nos.open('new', os.O_CREAT)\nos.open('new', os.O_TRUNC)": "PermissionError: [Errno 1]",
+        "open('new', 'w').write('x')\nf = open('new', 'r+')\nf.truncate(0)\nopen('new').read()": "''",
+        "import asyncio\nasyncio.run(asyncio.sleep(0, 'slept'))": "slept",
+        "import sqlite3\nsqlite3.connect('db').execute('create table t(a)').fetchall()": "[]",
         "import ctypes\nctypes.CDLL(None).unshare(0x10000000)": "-1",
         "import ctypes\nctypes.CDLL(None).syscall(39) == __import__('os').getpid()": "True",
         "import threading\nt = threading.Thread(target=print, args=('ran',))\nt.start()": "ran",
@@ -106,7 +120,7 @@ def test_the_kernel_holds_code_that_gets_past_the_hook(protections, tmp_path):
     spot = tmp_path / "spot"
     spot.write_text("untouched")
     before = spot.stat()
-    held = ProcessSandbox(SandboxSettings(seconds=20, disk_mb=2), protections=protections)
+    held = weak(SandboxSettings(seconds=20, disk_mb=2), protections=protections)
     if not held.protections >= set(protections):
         pytest.skip(f"this kernel gives the sandbox no {' and '.join(protections)}")
     tries = KERNEL_REFUSALS[protections]
@@ -243,13 +257,32 @@ def test_folders_may_be_opened_to_the_code_for_reading(tmp_path):
         ProcessSandbox(QUICK.model_copy(update={"readable": (str(data / "none"),)}))
 
 
-def test_the_protections_in_force_are_told_and_can_be_demanded(caplog):
-    bare = ProcessSandbox(QUICK, protections=())
+def test_the_protections_in_force_are_told(caplog):
+    bare = weak(protections=())
     assert bare.protections <= {Protection.MEMORY_LIMIT}
-    assert bare.gaps[:3] == ("the network", "files", "processes")
-    assert "does not guard the network, files, processes" in caplog.text
-    with pytest.raises(ToolError, match="isolation=kernel: on this machine the kernel does not guard the network"):
-        ProcessSandbox(QUICK.model_copy(update={"isolation": "kernel"}), protections={Protection.AUDIT_HOOK})
+    assert bare.gaps == ("the network", "files", "processes", "memory", "disk")
+    assert "does not guard the network, files, processes, memory, disk" in caplog.text
+
+
+@ON_LINUX
+def test_a_folder_of_which_too_much_is_left_is_removed_by_the_caller(tmp_path, monkeypatch):
+    """A guard that was killed leaves the working directory, however deep the code has nested it."""
+    deep = "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')\nos.mkdir('locked', 0)\nwhile True: pass"
+    held = weak(SandboxSettings(seconds=60), protections=())
+
+    async def kill_guard() -> None:
+        running = asyncio.create_task(held.run(deep))
+        while not list(tmp_path.glob("turnwise-python-*/d/d/d")):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        for guard in children() - before:
+            os.kill(guard, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="the sandbox broke"):
+            await running
+
+    before = children()
+    asyncio.run(kill_guard())
+    assert not list(tmp_path.glob("turnwise-python-*"))
 
 
 def test_our_own_sandbox_is_the_default_and_can_be_closed():
@@ -263,17 +296,17 @@ def test_a_machine_that_gives_less_is_given_less(monkeypatch):
     sandbox._find_protections.cache_clear()
     tried = []
 
-    def run(protections: frozenset[Protection]) -> bytes:
+    def run(_, protections: frozenset[Protection], __) -> bytes:
         tried.append(protections)
         return b"no such thing here" if protections & blocked else f"finished 0 {','.join(protections)}\n".encode()
 
     monkeypatch.setattr(sandbox, "_try_run", run)
     monkeypatch.setattr(sandbox.sys, "platform", "linux")
     blocked = {Protection.MOUNTS}
-    assert ProcessSandbox(QUICK).protections == set(Protection) - {Protection.NAMESPACES, Protection.MOUNTS}
+    assert weak().protections == set(Protection) - {Protection.NAMESPACES, Protection.MOUNTS}
     assert len(tried) == 2
     sandbox._find_protections.cache_clear()
     blocked = set(Protection)
     with pytest.raises(ToolError, match="cannot run code on this machine: no such thing here"):
-        ProcessSandbox(QUICK)
+        weak()
     sandbox._find_protections.cache_clear()

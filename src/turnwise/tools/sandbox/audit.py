@@ -1,7 +1,7 @@
 """Refuses, inside Python and with a message, what code in the sandbox may not do.
 
-Where the kernel enforces the same, this gives its refusals a reason; where it does not, this is all there is, and it is
-no boundary against an attacker. Invariant: on every machine the same code gets the same refusal.
+It gives the kernel's refusals a reason and is never counted as a protection: code that looks for the hook finds it and
+takes it apart. Invariant: on every machine the same code gets the same refusal.
 """
 
 import os
@@ -14,7 +14,16 @@ _NO_PROCESSES = "no other process can be started here"
 _NO_SIGNALS = "signals can be sent to this process alone"
 _NO_FOREIGN = "foreign functions (ctypes) are not available here"
 
+_NO_METADATA = (
+    "modes, owners, times and attributes of files cannot be changed here; shutil.copyfile copies without them"
+)
+
 _REFUSED = {
+    "os.chmod": _NO_METADATA,
+    "os.chown": _NO_METADATA,
+    "os.removexattr": _NO_METADATA,
+    "os.setxattr": _NO_METADATA,
+    "os.utime": _NO_METADATA,
     "os.exec": _NO_PROCESSES,
     "os.fork": _NO_PROCESSES,
     "os.forkpty": _NO_PROCESSES,
@@ -38,18 +47,12 @@ _REFUSED = {
 _READS = ("os.listdir", "os.listxattr", "os.getxattr", "os.scandir")
 _CHANGES = {
     # event: which of its arguments are paths that it changes
-    "os.chmod": (0,),
-    "os.chown": (0,),
     "os.link": (0, 1),
     "os.mkdir": (0,),
     "os.remove": (0,),
-    "os.removexattr": (0,),
     "os.rename": (0, 1),
     "os.rmdir": (0,),
-    "os.setxattr": (0,),
     "os.symlink": (1,),
-    "os.truncate": (0,),
-    "os.utime": (0,),
     "sqlite3.connect": (0,),
 }
 
@@ -73,6 +76,8 @@ class AuditHook:
                 self._check(arguments[position], changes=True)
         elif event in _READS:
             self._check(arguments[0], changes=False)
+        elif event == "os.truncate" and not isinstance(arguments[0], int):
+            raise PermissionError("open the file and truncate it: by its path it cannot be done here")
         elif event == "os.kill" and arguments[0] != self._pid:
             raise PermissionError(_NO_SIGNALS)
         elif event == "socket.__new__" and arguments[1] != _AF_UNIX:

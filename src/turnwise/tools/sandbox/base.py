@@ -17,12 +17,15 @@ from turnwise.settings import Settings
 
 _logger = logging.getLogger(__name__)
 
+Isolation = Literal["best", "kernel", "partial", "none"]
+
 
 class SandboxSettings(Settings):
     """Which sandbox runs the code, and what the code may use."""
 
-    kind: str = "process"
-    """`process` (a process of its own, restricted by the kernel), or your own: `module:name` or `file.py:name`."""
+    kind: str = "auto"
+    """`process` (restricted by this kernel), `bubblewrap`, `gvisor`, `container` (podman or docker); `auto`: the first
+    of these that leaves no gap here; or your own: `module:name` or `file.py:name`."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of that class."""
     seconds: float = Field(default=5.0, gt=0, le=3600)
@@ -30,15 +33,16 @@ class SandboxSettings(Settings):
     memory_mb: int = Field(default=256, ge=8)
     """Memory beyond what Python itself takes."""
     disk_mb: int = Field(default=16, ge=1)
-    """Bytes written to the working directory in all; to each file where the sandbox cannot count them together."""
+    """Bytes in the working directory in all, files that are deleted but open included; it holds 4,096 files at most."""
     output_kb: int = Field(default=64, ge=1)
     """Code that prints more is stopped."""
     readable: tuple[str, ...] = ()
     """Files and folders that the code may read beside its working directory and Python's own library."""
     at_once: int | None = Field(default=None, ge=1)
     """Calls that run side by side while others wait; by default one for each CPU."""
-    isolation: Literal["best", "kernel"] = "best"
-    """`kernel` refuses to start where the network, files, processes or memory are not guarded by the kernel."""
+    isolation: Isolation = "best"
+    """The least isolation that may run code. `best` and `kernel`: all of network, files, processes, memory and disk are
+    guarded by the kernel, and nothing runs elsewhere; `partial`: some are; `none`: whatever the machine offers."""
 
 
 class Resource(StrEnum):
@@ -48,6 +52,7 @@ class Resource(StrEnum):
     FILES = "files"
     PROCESSES = "processes"
     MEMORY = "memory"
+    DISK = "disk"
 
 
 class ExitKind(StrEnum):
@@ -59,6 +64,8 @@ class ExitKind(StrEnum):
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
     TOO_MUCH_OUTPUT = "too_much_output"
+    TOO_MUCH_DISK = "too_much_disk"
+    """More bytes or files in the working directory than allowed."""
     CRASHED = "crashed"
     """A signal, or an exit status that the code chose."""
 
@@ -84,7 +91,7 @@ class Sandbox(Protocol):
 
     @property
     def gaps(self) -> Sequence[Resource]:
-        """What nothing stronger than Python itself guards on this machine."""
+        """What the kernel does not guard on this machine; refusals inside Python, by an audit hook, guard nothing."""
 
     async def run(self, code: str) -> CodeResult:
         """Runs the code once a place is free; RuntimeError if the sandbox itself fails."""
@@ -93,9 +100,16 @@ class Sandbox(Protocol):
         """Frees what is kept between runs, such as a container; the sandbox is not used afterwards."""
 
 
-def check_gaps(gaps: Sequence[Resource], isolation: Literal["best", "kernel"]) -> None:
-    """Logs what the kernel does not guard here; a ToolError where the settings demand that it does."""
-    if gaps and isolation == "kernel":
-        raise ToolError(f"isolation=kernel: on this machine the kernel does not guard {', '.join(gaps)}")
-    if gaps:
-        _logger.warning("python tool: on this machine the kernel does not guard %s", ", ".join(gaps))
+def check_gaps(gaps: Sequence[Resource], isolation: Isolation) -> None:
+    """A ToolError where the settings do not accept what the kernel leaves unguarded here; logs it where they do."""
+    if not gaps:
+        return
+    level: Isolation = "none" if len(gaps) == len(Resource) else "partial"
+    unguarded = ", ".join(gaps)
+    if isolation in ("best", "kernel") or (isolation == "partial" and level == "none"):
+        raise ToolError(
+            f"python tool: isolation={isolation}: on this machine the kernel does not guard {unguarded}; install "
+            "bubblewrap, gVisor or podman, or accept what this leaves open by name: "
+            f"isolation={level} in the settings of the sandbox"
+        )
+    _logger.warning("python tool: isolation=%s: on this machine the kernel does not guard %s", isolation, unguarded)

@@ -15,6 +15,7 @@ import select
 import sys
 import time
 
+from turnwise.tools.sandbox import scratch
 from turnwise.tools.sandbox.code import OUT_OF_MEMORY, RAISED
 from turnwise.tools.sandbox.worker import Request, attempt, kernel, work
 
@@ -22,57 +23,66 @@ _SIGKILL, _SIGXCPU = 9, 24
 _CHUNK = 1 << 16
 _REAP_SECONDS = 2.0
 _LOOK_AGAIN = 0.01
+"""Seconds between two looks at what cannot be waited for: an end without a pidfd, a folder without a limit."""
 
 
 def main() -> None:
     """Serves the one request on standard input: a guard does all the work, and this process cleans up after it."""
     request = Request(**marshal.load(sys.stdin.buffer))
-    workdir = f"{request.folder}/turnwise-python-{os.getpid()}-{os.urandom(6).hex()}"
-    os.mkdir(workdir, 0o700)
+    os.mkdir(request.workdir, 0o700)
     _be_killed_first()
     # A process stays in the PID namespace that it was born in, so what watches the code from within is a child.
     in_force: list[str] = []
     if kernel is not None and "namespaces" in request.protections and attempt(kernel.enter_namespaces):
         in_force.append("namespaces")
+    if kernel is not None:
+        attempt(kernel.hide, True)
     guard = os.fork()
     if guard == 0:
         try:
-            _guard(request, workdir, in_force)
+            _guard(request, in_force)
         except BaseException:  # noqa: BLE001 - the trainer reads it in place of a report; nothing may run after it
             sys.excepthook(*sys.exc_info())
         os._exit(0)
     os.waitpid(guard, 0)
-    _remove(workdir)
+    attempt(scratch.remove, request.workdir)  # the caller looks again
     os._exit(0)
 
 
-def _guard(request: Request, workdir: str, in_force: list[str]) -> None:
+def _guard(request: Request, in_force: list[str]) -> None:
     alone = "namespaces" in in_force
     if kernel is not None:
         attempt(kernel.die_with_parent)
         attempt(kernel.adopt_orphans)
-        if "mounts" in request.protections and attempt(kernel.mount_workdir, workdir, request.disk):
+        if "mounts" in request.protections and attempt(kernel.mount_workdir, request.workdir, request.disk):
             in_force.append("mounts")
+    if "mounts" not in in_force and "disk_watch" in request.protections:
+        in_force.append("disk_watch")
     output, output_end = os.pipe()
     ready, ready_end = os.pipe()
     worker = os.fork()
     if worker == 0:
-        work(request, workdir, output_end, ready_end)
+        work(request, output_end, ready_end)
     os.close(output_end)
     os.close(ready_end)
     protections = os.read(ready, _CHUNK)
     if not protections:
         raise RuntimeError(os.read(output, _CHUNK).decode("utf-8", "replace"))
-    exit_kind, number, printed = _watch(worker, output, request)
+    place, *from_worker = protections.decode().split()
+    watched = place if "disk_watch" in in_force else None
+    exit_kind, number, printed = _watch(worker, output, request, watched)
     _kill_all(worker, alone)
-    in_force += protections.decode().split()
+    in_force += from_worker
     report = f"{exit_kind} {number} {','.join(in_force)}\n".encode() + printed[: request.output]
     while report:
         report = report[os.write(1, report) :]
 
 
-def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]:
-    """The kind of exit, the exit status or signal, and what was printed until then."""
+def _watch(worker: int, output: int, request: Request, watched: str | None) -> tuple[str, int, bytes]:
+    """The kind of exit, the exit status or signal, and what was printed until then.
+
+    `watched` is the worker's place beneath /proc where the working directory is a plain folder that must be measured.
+    """
     deadline = time.monotonic() + request.seconds
     exited = _watch_exit(worker)
     poll = select.poll()
@@ -80,8 +90,10 @@ def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]
         if descriptor is not None:
             poll.register(descriptor, select.POLLIN)
     printed = b""
+    may_wait = exited is not None and watched is None
+    measured = 0.0
     while (left := deadline - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(math.ceil(1000 * (left if exited is not None else min(left, _LOOK_AGAIN)))):
+        for descriptor, _ in poll.poll(math.ceil(1000 * (left if may_wait else min(left, _LOOK_AGAIN)))):
             if descriptor == 0:
                 return "abandoned", 0, b""  # nothing is sent after a request, so this is the end of the input
             if descriptor == output:
@@ -89,6 +101,10 @@ def _watch(worker: int, output: int, request: Request) -> tuple[str, int, bytes]
                 printed += chunk
                 if not chunk:
                     poll.unregister(output)
+        if watched and time.monotonic() - measured > _LOOK_AGAIN / 2:
+            if scratch.exceeds(request.workdir, request.disk, watched):
+                return "too_much_disk", 0, printed
+            measured = time.monotonic()
         done, status = os.waitpid(worker, os.WNOHANG)
         if done:
             printed += _read_rest(output, request.output + 1 - len(printed))
@@ -136,12 +152,12 @@ def _kill(pid: int) -> None:
 def _children() -> list[int]:
     """The processes whose parent this one is; none where there is no /proc to look in."""
     found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
-            continue  # not a process, or one no more
+            continue  # a process no more
         if parent == os.getpid():
             found.append(int(name))
     return found
@@ -174,15 +190,3 @@ def _be_killed_first() -> None:
             score.write("1000")
     except OSError:
         pass  # not Linux, or not allowed
-
-
-def _remove(workdir: str) -> None:
-    try:
-        os.rmdir(workdir)
-    except OSError:
-        import shutil
-
-        try:  # noqa: SIM105 - as above
-            shutil.rmtree(workdir, ignore_errors=True)
-        except RecursionError:
-            pass  # nested too deeply, on purpose; the report matters more

@@ -1,18 +1,9 @@
 """`ProcessSandbox`: runs each piece of code in a process of its own, restricted by what the kernel offers.
 
-The protections, strongest first (`ProcessSandbox.protections` has those in force on this machine):
-
-    namespaces    no network; the code sees no process but its own, and all of them end with it
-    mounts        the file system is read-only; the working directory is in memory, with a total size
-    landlock      nothing but the working directory and Python's own library can be read
-    seccomp       no sockets, no other processes, no access to the trainer, no memory that goes uncounted
-    memory_limit  the process's memory; macOS has no such limit
-    audit_hook    the same rules inside Python, with messages; alone, it stops accidents and no attacker
-
-Wall and CPU time, output, the size of files and the number of open ones are limited everywhere. Namespaces and mounts
-need a system that grants them to users, which many containers do not; Landlock needs Linux 5.13, seccomp x86_64 or
-aarch64. Without Landlock and seccomp this is no boundary against a determined attacker, and with all in force the code
-still shares the machine's kernel.
+`ProcessSandbox.protections` has the protections in force on this machine; `protection.py` says what each does. Wall and
+CPU time, output, the size of files and the number of open ones are limited everywhere. Namespaces and mounts need a
+system that grants them to users, which many containers do not; Landlock needs Linux 5.13, seccomp x86_64 or aarch64.
+With all in force the code still shares the machine's kernel. docs/sandbox.md has what was tried against it.
 
 Invariant: that of `Sandbox`; the code's process and its children end with the call, and so do its files.
 """
@@ -20,6 +11,7 @@ Invariant: that of `Sandbox`; the code's process and its children end with the c
 import asyncio
 import contextlib
 import functools
+import logging
 import marshal
 import os
 import signal
@@ -29,11 +21,15 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Collection
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise.errors import ToolError
+from turnwise.tools.sandbox import scratch
 from turnwise.tools.sandbox.base import CodeResult, ExitKind, Resource, SandboxSettings, check_gaps
+from turnwise.tools.sandbox.protection import Protection, find_gaps
+
+_logger = logging.getLogger(__name__)
 
 _START_SECONDS = 30.0
 """For a process to start on a busy machine, beside the code's own time."""
@@ -49,33 +45,56 @@ for name, folder in zip(("turnwise", "turnwise.tools", "turnwise.tools.sandbox")
 from turnwise.tools.sandbox.guard import main
 main()
 """
-_HERE = Path(__file__).parent
-# Isolated mode except for the environment, which is ours: PYTHONHASHSEED gives sets the same order every time.
-_COMMAND = (sys.executable, "-s", "-P", "-S", "-c", _START, str(_HERE.parents[1]), str(_HERE.parent), str(_HERE))
 _TRIAL = "import hashlib, json, threading; open('trial', 'w').write('written')"
 
 
-class Protection(StrEnum):
-    """A restriction on the code; the module's docstring says what each does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a guard is started: directly, or inside something that isolates it further."""
 
-    NAMESPACES = "namespaces"
-    MOUNTS = "mounts"
-    LANDLOCK = "landlock"
-    SECCOMP = "seccomp"
-    MEMORY_LIMIT = "memory_limit"
-    AUDIT_HOOK = "audit_hook"
+    command: tuple[str, ...]
+    folder: str | None = None
+    """Where it makes working directories, if not in this machine's folder for temporary files."""
+    environment: tuple[str, ...] = ()
+    """The names of further variables that the command needs and does not hand on to the code."""
+    provides: frozenset[Protection] = frozenset()
+    """The protections that the command itself puts around the guard."""
+
+
+def guard_command(python: str, package: Path) -> tuple[str, ...]:
+    """Starts a guard whose modules lie in the folder `package`."""
+    # Isolated mode except for the environment, which is ours: PYTHONHASHSEED gives sets the same order every time.
+    return (python, "-s", "-P", "-S", "-c", _START, str(package.parents[1]), str(package.parent), str(package))
+
+
+PACKAGE = Path(__file__).parent
+_COMMAND = guard_command(sys.executable, PACKAGE)
 
 
 class ProcessSandbox:
     """`await ProcessSandbox(SandboxSettings(seconds=2)).run("6 * 7")`."""
 
-    def __init__(self, settings: SandboxSettings, *, protections: Collection[Protection] = tuple(Protection)) -> None:
-        """Finds out, with a trial run, which of the protections this machine offers."""
+    def __init__(
+        self,
+        settings: SandboxSettings,
+        *,
+        protections: Collection[Protection] = tuple(Protection),
+        landlock: int | None = None,
+    ) -> None:
+        """Finds out, with a trial run, which of the protections this machine offers.
+
+        Args:
+            settings: The limits.
+            protections: Those to ask for.
+            landlock: The newest version of Landlock to use, as on an older kernel.
+        """
         for path in settings.readable:
             if not os.path.exists(path):
                 raise ToolError(f"readable: there is no file or folder {path}; correct it or leave it out")
         self.settings = settings
-        self.protections = _find_protections(frozenset(protections))
+        self._landlock = landlock
+        self._launch = self._find_launch()
+        self.protections = _find_protections(self._launch, frozenset(protections), landlock)
         """Those in force, the same for every run."""
         self.exits: Counter[ExitKind] = Counter()
         """How often each kind of exit occurred."""
@@ -84,16 +103,14 @@ class ProcessSandbox:
         )
         check_gaps(self.gaps, settings.isolation)
 
+    def _find_launch(self) -> Launch:
+        """Where this raises ToolError, the machine lacks the command."""
+        return Launch(command=_COMMAND)
+
     @property
     def gaps(self) -> tuple[Resource, ...]:
-        """What only Python itself guards on this machine, or nothing at all: `("the network", "files")`."""
-        guards = {
-            Resource.NETWORK: {Protection.NAMESPACES, Protection.SECCOMP},
-            Resource.FILES: {Protection.LANDLOCK},
-            Resource.PROCESSES: {Protection.NAMESPACES, Protection.SECCOMP},
-            Resource.MEMORY: {Protection.MEMORY_LIMIT},
-        }
-        return tuple(resource for resource, enough in guards.items() if not enough & self.protections)
+        """What nothing but Python itself guards on this machine: `("the network", "files")`."""
+        return find_gaps(self.protections)
 
     async def run(self, code: str) -> CodeResult:
         """Runs the code, after those that wait already; RuntimeError if the sandbox itself fails."""
@@ -109,9 +126,10 @@ class ProcessSandbox:
         """Every process ended with its run: there is nothing to free."""
 
     async def _run(self, code: str) -> CodeResult:
+        workdir = _name_workdir(self._launch)
         process = await asyncio.create_subprocess_exec(
-            *_COMMAND,
-            env=_environment(),
+            *self._command(),
+            env=guard_environment(*self._launch.environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -121,15 +139,22 @@ class ProcessSandbox:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(self.settings.seconds + _START_SECONDS):
-                process.stdin.write(_write_request(code, self.settings, self.protections))
+                process.stdin.write(_write_request(code, self.settings, self.protections, workdir, self._landlock))
                 with contextlib.suppress(ConnectionError):
                     await process.stdin.drain()
                 report = await _read(process.stdout, _HEADER_BYTES + (self.settings.output_kb << 10))
         except TimeoutError:
             return CodeResult(exit=ExitKind.TIMEOUT, output="")
         finally:
-            await _end(process)
+            try:
+                await _end(process)
+            finally:
+                _remove_rest(workdir)
         return _read_report(report)[0]
+
+    def _command(self) -> tuple[str, ...]:
+        """Of one run."""
+        return self._launch.command
 
 
 async def _read(stream: asyncio.StreamReader, limit: int) -> bytes:
@@ -162,31 +187,46 @@ def _kill(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def _name_workdir(launch: Launch) -> str:
+    return f"{launch.folder or tempfile.gettempdir()}/turnwise-python-{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def _remove_rest(workdir: str) -> None:
+    """Removes the working directory of a guard that was killed before it could; nothing of the code runs any more."""
+    if os.path.lexists(workdir):
+        try:
+            scratch.remove(workdir)
+        except OSError as error:
+            _logger.warning("python tool: %s could not be removed: %s", workdir, error)
+
+
 @functools.cache
-def _find_protections(wanted: frozenset[Protection]) -> frozenset[Protection]:
+def _find_protections(launch: Launch, wanted: frozenset[Protection], landlock: int | None) -> frozenset[Protection]:
     """Those of the wanted protections that this machine offers; fewer are tried where code cannot run under all."""
     if os.name != "posix" or not sys.executable:
         raise ToolError("the python tool starts processes as Linux and macOS do, which cannot be done here")
     isolated = {Protection.NAMESPACES, Protection.MOUNTS}
     from_kernel = isolated | {Protection.LANDLOCK, Protection.SECCOMP}
     report = b""
+    asked = wanted - launch.provides
     for without in (set(), isolated, from_kernel) if sys.platform == "linux" else (from_kernel,):
-        report = _try_run(wanted - without)
+        report = _try_run(launch, asked - without, landlock)
         with contextlib.suppress(RuntimeError):
             result, in_force = _read_report(report)
             if result.exit is ExitKind.FINISHED:
-                return in_force
+                return in_force | launch.provides
     raise ToolError(f"the python tool cannot run code on this machine: {report.decode('utf-8', 'replace')[-500:]}")
 
 
-def _try_run(protections: frozenset[Protection]) -> bytes:
-    request = _write_request(_TRIAL, SandboxSettings(seconds=30), protections)
+def _try_run(launch: Launch, protections: frozenset[Protection], landlock: int | None) -> bytes:
+    workdir = _name_workdir(launch)
+    request = _write_request(_TRIAL, SandboxSettings(seconds=30), protections, workdir, landlock)
     stdin, ours = os.pipe()
     try:
         os.write(ours, request)
         trial = subprocess.run(
-            _COMMAND,
-            env=_environment(),
+            launch.command,
+            env=guard_environment(*launch.environment),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -198,10 +238,17 @@ def _try_run(protections: frozenset[Protection]) -> bytes:
     finally:
         os.close(stdin)
         os.close(ours)
+        _remove_rest(workdir)
     return trial.stdout
 
 
-def _write_request(code: str, settings: SandboxSettings, protections: frozenset[Protection]) -> bytes:
+def _write_request(
+    code: str,
+    settings: SandboxSettings,
+    protections: frozenset[Protection],
+    workdir: str,
+    landlock: int | None,
+) -> bytes:
     request = {
         "code": code,
         "seconds": settings.seconds,
@@ -210,7 +257,8 @@ def _write_request(code: str, settings: SandboxSettings, protections: frozenset[
         "output": settings.output_kb << 10,
         "readable": [os.path.abspath(path) for path in settings.readable],
         "protections": [protection.value for protection in protections],
-        "folder": tempfile.gettempdir(),
+        "workdir": workdir,
+        "landlock": landlock,
     }
     return marshal.dumps(request)
 
@@ -227,9 +275,9 @@ def _read_report(report: bytes) -> tuple[CodeResult, frozenset[Protection]]:
     return result, in_force
 
 
-def _environment() -> dict[str, str]:
-    """Nothing of the trainer's environment but the place of Python's own libraries, where that is not the usual one."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+def guard_environment(*names: str) -> dict[str, str]:
+    """Nothing of the trainer's environment but the place of Python's own libraries, if it is unusual, and these names."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", *names) if name in os.environ}
     return {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", **kept}
 
 

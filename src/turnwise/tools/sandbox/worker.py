@@ -18,10 +18,10 @@ try:
 except ImportError:
     kernel = None  # type: ignore[assignment]  # there is no optional type of a module
 
-__all__ = ["Request", "attempt", "kernel", "work"]
+__all__ = ["LIBRARIES", "Request", "attempt", "kernel", "work"]
 
 _MAX_OPEN_FILES = 64
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _DATA = ("/usr/share/zoneinfo", "/etc/localtime", "/etc/ld.so.cache", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
@@ -38,20 +38,23 @@ class Request:
         output: int,
         readable: list[str],
         protections: list[str],
-        folder: str,
+        workdir: str,
+        landlock: int | None,
     ) -> None:
         self.code = code
         self.seconds = seconds
         self.memory = memory
         """Bytes beyond those that the interpreter itself has taken."""
         self.disk = disk
-        """Bytes that may be written, in all or, where the kernel does not help, to each file."""
+        """Bytes that the working directory may hold, and each of its files."""
         self.output = output
         """Bytes that may be printed."""
         self.readable = readable
         self.protections = protections
-        self.folder = folder
-        """Where the working directory is made."""
+        self.workdir = workdir
+        """The working directory, which the guard makes and removes."""
+        self.landlock = landlock
+        """The newest version of Landlock to use; None: the kernel's."""
 
 
 def attempt(protection: Callable[..., None], *arguments: object) -> bool:
@@ -63,16 +66,17 @@ def attempt(protection: Callable[..., None], *arguments: object) -> bool:
     return True
 
 
-def work(request: Request, workdir: str, output: int, ready: int) -> None:
+def work(request: Request, output: int, ready: int) -> None:
     """Turns a child of the guard's into the process that runs the code; does not return.
 
-    Writes the protections in force to `ready`, and closes it, before the code starts.
+    Writes its place beneath /proc and the protections in force to `ready`, and closes it, before the code starts.
     """
     os.setsid()
     _replace_files(output, ready)
-    os.chdir(workdir)
-    in_force = _protect(request, workdir)
-    os.write(3, " ".join(in_force).encode() or b" ")
+    os.chdir(request.workdir)
+    place = _place()
+    in_force = _protect(request)
+    os.write(3, " ".join([place, *in_force]).encode())
     os.close(3)
     os._exit(run_code(request.code))
 
@@ -83,26 +87,36 @@ def _replace_files(output: int, ready: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.dup2(ready, 3)
-    os.closerange(4, 256)
+    os.closerange(4, 1024)
     for stream in (sys.stdout, sys.stderr):
         # By lines, so that what was printed before an abrupt end is seen.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]  # they are text files here
 
 
-def _protect(request: Request, workdir: str) -> list[str]:
+def _place() -> str:
+    """This process as /proc shows it, which may be that of an outer PID namespace; `-` where there is no /proc."""
+    try:
+        return f"/proc/{os.readlink('/proc/self')}"
+    except OSError:
+        return "-"
+
+
+def _protect(request: Request) -> list[str]:
     """Puts limits and protections in force, one by one, and names those that are."""
-    readable = [*sys.path, f"{sys.base_prefix}/lib", *_LIBRARIES, *_DATA, *request.readable]
+    readable = [*sys.path, f"{sys.base_prefix}/lib", *LIBRARIES, *_DATA, *request.readable]
     readable += os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    readable, writable = [path for path in readable if path], [workdir, os.devnull]
+    readable, writable = [path for path in readable if path], [request.workdir, os.devnull]
     in_force = _limit(request)
     if kernel is not None:
-        attempt(kernel.drop_privileges)
         attempt(kernel.die_with_parent)
-        if "landlock" in request.protections and attempt(kernel.restrict_files, readable, writable):
+        attempt(kernel.hide, False)  # the guard looks at what it has open
+        # Landlock and seccomp need a process that cannot gain privileges.
+        asked = request.protections if attempt(kernel.drop_privileges) else ()
+        if "landlock" in asked and attempt(kernel.restrict_files, readable, writable, request.landlock):
             in_force.append("landlock")
-        if "seccomp" in request.protections and attempt(kernel.filter_system_calls):
+        if "seccomp" in asked and attempt(kernel.filter_system_calls):
             in_force.append("seccomp")
-    _forget(workdir)
+    _forget(request.workdir)
     if "audit_hook" in request.protections:
         if "seccomp" not in in_force:
             _set_limit(resource.RLIMIT_NPROC, 0)
