@@ -11,7 +11,7 @@ DOCS := .venv-docs
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-gpu test-newcomer test-support test-trackers test-interop check docs mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh en
 
 test-support: $(READY) ## Train the support agent to its end, by recipe and from Python, with three algorithms (20 minutes)
 	$(BIN)/python -m pytest tests/newcomer/whole/support_learns.py
+
+test-faults: $(READY) ## Break runs, disks, inputs and the sandbox at length: every attempt and 100,000 fuzz cases (half an hour)
+	OMP_NUM_THREADS=1 TURNWISE_FAULTS=long $(BIN)/python -m pytest -n 2 tests/faults
 
 test-interop: $(INTEROP)/.ready ## Test agents of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop

@@ -137,7 +137,7 @@ def test_the_walk_has_a_line_for_every_room():
 
 def test_every_promise_of_reliability_names_a_test_that_exists():
     page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
-    promised = [code for code in INLINE.findall(page) if code.startswith("test_")]
+    promised = [code for code in INLINE.findall(page) if code.startswith("test_") and not code.endswith(".py")]
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert len(promised) > 20
     assert [name for name in promised if f"def {name}(" not in sources] == []

@@ -238,13 +238,13 @@ ALONE = {
     "many_files": "for i in range(600): open(str(i), 'wb').write(bytes(1 << 20))",
     "deleted_files": (
         "kept = []\nfor i in range(50):\n    f = open('f', 'wb'); os.unlink('f'); kept.append(f)\n"
-        "    for _ in range(4): f.write(bytes(1 << 20))\n    f.flush()\nwon()"
+        "    for _ in range(4): f.write(bytes(1 << 20))\n    f.flush()\ntime.sleep(0.5); won()"
     ),
     "unnamed_files": (
         "for i in range(50):\n    d = os.open('.', os.O_TMPFILE | os.O_RDWR)\n"
-        "    for _ in range(4): os.write(d, bytes(1 << 20))\nwon()"
+        "    for _ in range(4): os.write(d, bytes(1 << 20))\ntime.sleep(0.5); won()"
     ),
-    "allocated_files": "for i in range(50): libc.fallocate(os.open(str(i), 66), 1, 0, ctypes.c_long(4 << 20)); time.sleep(0.02)\nwon()",
+    "allocated_files": "won(all(libc.fallocate(os.open(str(i), 66), 1, 0, ctypes.c_long(4 << 20)) == 0 for i in range(50)) and not time.sleep(0.5))",
     "sparse_then_filled": "f = open('f', 'wb'); f.truncate(1 << 30); won()",
     "empty_files": "for i in range(50000): os.close(os.open(str(i), os.O_CREAT))\nwon()",
     "hidden_folder": "os.mkdir('h', 0o300)\nfor i in range(600): open(f'h/{i}', 'wb').write(bytes(1 << 20))",

@@ -276,7 +276,7 @@ def _read_report(report: bytes) -> tuple[CodeResult, frozenset[Protection]]:
 
 
 def guard_environment(*names: str) -> dict[str, str]:
-    """Nothing of the trainer's environment but the place of Python's own libraries, if it is unusual, and these names."""
+    """Nothing of the trainer's environment but the place of Python's libraries, if it is unusual, and these names."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", *names) if name in os.environ}
     return {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", **kept}
 
