@@ -8,10 +8,11 @@ READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 INTEROP := .venv-interop
 DOCS := .venv-docs
+ENVS := .venv-envs
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop check docs mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,6 +64,17 @@ $(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.tx
 	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+test-envs: $(ENVS)/.ready ## Test the environments of others with their real packages (minutes; ScienceWorld needs Java)
+	OMP_NUM_THREADS=1 $(ENVS)/bin/python -m pytest tests/interop/envs
+
+$(ENVS)/.ready: requirements.txt pyproject.toml tests/interop/envs-requirements.txt
+	test -x $(ENVS)/bin/python || $(PYTHON) -m venv $(ENVS)
+	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/envs-requirements.txt
+	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
@@ -89,4 +101,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

@@ -22,6 +22,8 @@ BUILT_IN = {
     "countdown": "turnwise.envs.games.countdown:Countdown",
     "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
     "mcp": "turnwise.envs.adapters.mcp:MCPEnv",
+    "reasoning_gym": "turnwise.envs.adapters.reasoning_gym:ReasoningGym",
+    "textworld": "turnwise.envs.adapters.textworld:TextWorld",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 

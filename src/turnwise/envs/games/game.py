@@ -9,9 +9,9 @@ import inspect
 import math
 import random
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypedDict
+from typing import ClassVar, Self, TypedDict, TypeVar
 
 from turnwise.envs.base import Env
 from turnwise.envs.lazy_tasks import LazyTasks
@@ -22,6 +22,8 @@ from turnwise.rewards.reasoning_judge import Judge, JudgeSettings
 from turnwise.seeds import derive_seed
 from turnwise.settings import parse_settings
 from turnwise.types import Json, Message, Step, Task
+
+T = TypeVar("T")
 
 SEPARATOR = "||"
 SPLITS = ("train", "test")
@@ -181,6 +183,10 @@ class TextGame(Env):
     def state_key(self) -> str:
         """A name for the state, equal exactly when the game's own states are; noise yet to come is no part of it."""
 
+    async def run_game(self, work: Callable[[], T]) -> T:
+        """Runs `begin` or some calls of `play`: inline, unless the game is played where it may take its time."""
+        return work()
+
     def legal(self, text: str) -> str | None:
         """The action that the agent wrote, as it is spelt (`"up"` is `"Up"`); None when the game has no such action."""
         wanted = text.casefold()
@@ -220,7 +226,7 @@ class TextGame(Env):
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         self._progress = _Progress(episode_seed=episode_seed)
-        self.begin(task, episode_seed)
+        await self.run_game(lambda: self.begin(task, episode_seed))
         return (
             Message(role="system", content=f"{self.rules()}\n{self._protocol()}"),
             Message(role="user", content=self.show()),
@@ -233,7 +239,7 @@ class TextGame(Env):
         # First, because a thought is about the state that was shown, not the one it leads to.
         earned = await self._pay_thought(message.thinking, actions, progress) if self._reasoning else {}
         rewards = {
-            "game": self._play(actions, progress),
+            "game": await self.run_game(lambda: self._play(actions, progress)),
             "format": 0.0 if actions else -self._format_penalty,
             **earned,
         }

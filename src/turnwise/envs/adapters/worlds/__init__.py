@@ -1,0 +1,1 @@
+"""What runs in a child process, beside the foreign package itself: each module serves one family, in JSON."""
