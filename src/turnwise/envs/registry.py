@@ -24,6 +24,7 @@ BUILT_IN = {
     "mcp": "turnwise.envs.adapters.mcp:MCPEnv",
     "reasoning_gym": "turnwise.envs.adapters.reasoning_gym:ReasoningGym",
     "textworld": "turnwise.envs.adapters.textworld:TextWorld",
+    "alfworld": "turnwise.envs.adapters.alfworld:AlfWorld",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 
