@@ -25,6 +25,8 @@ BUILT_IN = {
     "reasoning_gym": "turnwise.envs.adapters.reasoning_gym:ReasoningGym",
     "textworld": "turnwise.envs.adapters.textworld:TextWorld",
     "alfworld": "turnwise.envs.adapters.alfworld:AlfWorld",
+    "scienceworld": "turnwise.envs.adapters.scienceworld:ScienceWorld",
+    "textarena": "turnwise.envs.adapters.textarena:TextArena",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 
