@@ -27,6 +27,7 @@ BUILT_IN = {
     "alfworld": "turnwise.envs.adapters.alfworld:AlfWorld",
     "scienceworld": "turnwise.envs.adapters.scienceworld:ScienceWorld",
     "textarena": "turnwise.envs.adapters.textarena:TextArena",
+    "bfcl": "turnwise.envs.adapters.bfcl:Bfcl",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 

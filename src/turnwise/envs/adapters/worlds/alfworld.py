@@ -93,9 +93,7 @@ class AlfWorldServer(WorldServer[Kitchen]):
     def draw(self, seed: int) -> Room:
         """The room of a task: the first of its split."""
         for number in range(_MOST_DRAWS):
-            room = draw_room(
-                derive_seed(seed, "alfworld", number), self._goals, self._receptacles, self._objects
-            )
+            room = draw_room(derive_seed(seed, "alfworld", number), self._goals, self._receptacles, self._objects)
             if of_same_split(seed, write_problem(room)):
                 break
         return room

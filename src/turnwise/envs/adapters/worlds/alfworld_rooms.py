@@ -20,14 +20,31 @@ GOALS: Final = {
     "light": "look_at_obj_in_light",
 }
 """Our short names for ALFRED's kinds of task."""
-_KITCHEN = (
-    "Fridge Microwave SinkBasin CounterTop DiningTable Cabinet Drawer StoveBurner GarbageCan CoffeeMachine Shelf SideTable"
-)
+_KITCHEN = "Fridge Microwave SinkBasin CounterTop DiningTable Cabinet Drawer StoveBurner GarbageCan CoffeeMachine Shelf SideTable"
 _ROOMS: Final = {
     "kitchen": tuple(_KITCHEN.split()),
-    "living room": ("Sofa", "ArmChair", "CoffeeTable", "SideTable", "Dresser", "Drawer", "Cabinet", "Shelf", "GarbageCan"),
+    "living room": (
+        "Sofa",
+        "ArmChair",
+        "CoffeeTable",
+        "SideTable",
+        "Dresser",
+        "Drawer",
+        "Cabinet",
+        "Shelf",
+        "GarbageCan",
+    ),
     "bedroom": ("Bed", "Desk", "Dresser", "Drawer", "SideTable", "Shelf", "LaundryHamper", "GarbageCan", "Safe"),
-    "bathroom": ("SinkBasin", "Toilet", "BathtubBasin", "CounterTop", "Cabinet", "Cart", "HandTowelHolder", "GarbageCan"),
+    "bathroom": (
+        "SinkBasin",
+        "Toilet",
+        "BathtubBasin",
+        "CounterTop",
+        "Cabinet",
+        "Cart",
+        "HandTowelHolder",
+        "GarbageCan",
+    ),
 }
 _APPLIANCES: Final = {"clean": "SinkBasin", "heat": "Microwave", "cool": "Fridge"}
 _ABILITIES: Final = {"clean": "Cleanable", "heat": "Heatable", "cool": "Coolable"}
@@ -85,7 +102,8 @@ def draw_room(seed: int, kinds: Sequence[str], receptacles: int, objects: int) -
         .replace("#", "-"),
         receptacles=_number(chosen),
         objects=tuple(
-            (item, number, at) for (item, number), (_, at) in zip(_number([one for one, _ in placed]), placed, strict=True)
+            (item, number, at)
+            for (item, number), (_, at) in zip(_number([one for one, _ in placed]), placed, strict=True)
         ),
     )
 

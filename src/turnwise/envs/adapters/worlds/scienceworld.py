@@ -25,15 +25,15 @@ class Simulator(Protocol):
 
     def step(self, command: str) -> str: ...
 
-    def getScore(self) -> float: ...  # noqa: N802 - Java's name
+    def getScore(self) -> float: ...
 
-    def getCompleted(self) -> bool: ...  # noqa: N802 - Java's name
+    def getCompleted(self) -> bool: ...
 
-    def getTaskDescription(self) -> str: ...  # noqa: N802 - Java's name
+    def getTaskDescription(self) -> str: ...
 
-    def getGoldActionSequence(self) -> list[str]: ...  # noqa: N802 - Java's name
+    def getGoldActionSequence(self) -> list[str]: ...
 
-    def getValidActionObjectCombinations(self) -> list[str]: ...  # noqa: N802 - Java's name
+    def getValidActionObjectCombinations(self) -> list[str]: ...
 
 
 @dataclass(slots=True)
