@@ -281,9 +281,10 @@ def _read_call(text: str, known: Mapping[str, ToolSpec]) -> Call:
     return read.func.id, given
 
 
+def _name_of(call: ToolCall, known: Mapping[str, ToolSpec]) -> str | None:
+    return call.name if call.name in known else None
+
+
 def _counts(dialogue: _Dialogue) -> dict[str, float]:
-    return {
-        "tool_calls": float(dialogue.calls),
-        "tool_errors": float(dialogue.errors),
-        "requests": float(dialogue.turn),
-    }
+    counts = {"tool_calls": dialogue.calls, "tool_errors": dialogue.errors, "requests": dialogue.turn}
+    return {name: float(count) for name, count in counts.items()}

@@ -20,31 +20,12 @@ GOALS: Final = {
     "light": "look_at_obj_in_light",
 }
 """Our short names for ALFRED's kinds of task."""
-_KITCHEN = "Fridge Microwave SinkBasin CounterTop DiningTable Cabinet Drawer StoveBurner GarbageCan CoffeeMachine Shelf SideTable"
 _ROOMS: Final = {
-    "kitchen": tuple(_KITCHEN.split()),
-    "living room": (
-        "Sofa",
-        "ArmChair",
-        "CoffeeTable",
-        "SideTable",
-        "Dresser",
-        "Drawer",
-        "Cabinet",
-        "Shelf",
-        "GarbageCan",
-    ),
-    "bedroom": ("Bed", "Desk", "Dresser", "Drawer", "SideTable", "Shelf", "LaundryHamper", "GarbageCan", "Safe"),
-    "bathroom": (
-        "SinkBasin",
-        "Toilet",
-        "BathtubBasin",
-        "CounterTop",
-        "Cabinet",
-        "Cart",
-        "HandTowelHolder",
-        "GarbageCan",
-    ),
+    "kitchen": "Fridge Microwave SinkBasin CounterTop DiningTable Cabinet Drawer StoveBurner GarbageCan CoffeeMachine "
+    "Shelf SideTable",
+    "living room": "Sofa ArmChair CoffeeTable SideTable Dresser Drawer Cabinet Shelf GarbageCan",
+    "bedroom": "Bed Desk Dresser Drawer SideTable Shelf LaundryHamper GarbageCan Safe",
+    "bathroom": "SinkBasin Toilet BathtubBasin CounterTop Cabinet Cart HandTowelHolder GarbageCan",
 }
 _APPLIANCES: Final = {"clean": "SinkBasin", "heat": "Microwave", "cool": "Fridge"}
 _ABILITIES: Final = {"clean": "Cleanable", "heat": "Heatable", "cool": "Coolable"}
@@ -94,24 +75,22 @@ def draw_room(seed: int, kinds: Sequence[str], receptacles: int, objects: int) -
     while len(placed) < objects:
         other = rng.choice(sorted({item for kind in chosen for item in _fitting(kind)} - {wish.item}))
         placed.append((other, rng.choice(_places(chosen, other))))
-    template = rng.choice(goal_library.gdict[GOALS[wish.kind]]["templates"])
+    goal = goal_library.gdict[GOALS[wish.kind]]
+    words = {"obj": wish.item, "recep": wish.target, "toggle": _LAMP}
+    numbered = _number([item for item, _ in placed])
     return Room(
-        task=template.format(obj=wish.item, recep=wish.target, toggle=_LAMP).lower(),
-        goal=goal_library.gdict[GOALS[wish.kind]]["pddl"]
-        .format(obj=wish.item, recep=wish.target, toggle=_LAMP)
-        .replace("#", "-"),
+        task=rng.choice(goal["templates"]).format(**words).lower(),
+        goal=goal["pddl"].format(**words).replace("#", "-"),
         receptacles=_number(chosen),
-        objects=tuple(
-            (item, number, at)
-            for (item, number), (_, at) in zip(_number([one for one, _ in placed]), placed, strict=True)
-        ),
+        objects=tuple((*name, at) for name, (_, at) in zip(numbered, placed, strict=True)),
     )
 
 
 def _draw_wish(rng: random.Random, kind: str) -> _Wish:
     """An object, where it goes and where it may come from: drawn until they fit each other."""
     while True:
-        room = _ROOMS["kitchen"] if kind in _APPLIANCES else rng.choice(list(_ROOMS.values()))
+        name = "kitchen" if kind in _APPLIANCES else rng.choice(list(_ROOMS))
+        room = tuple(_ROOMS[name].split())
         target = rng.choice([one for one in room if kind != "light" or one in _LAMP_STANDS] or [""])
         items = _fitting(target) if kind != "light" else {item for one in room for item in _fitting(one)}
         if kind in _ABILITIES:
@@ -157,8 +136,14 @@ def write_problem(room: Room) -> str:
         *(f"(canContain {kind}Type {item}Type)" for kind in rtypes for item in otypes if item in _fitting(kind)),
         *_facts(room, receptacles, objects),
     ]
-    lines = "\n    ".join
-    return f"(define (problem room)\n  (:domain alfred)\n  (:objects\n    {lines(declared)}\n  )\n  (:init\n    {lines(facts)}\n  )\n{room.goal}"
+    return "\n".join(
+        (
+            "(define (problem room) (:domain alfred)",
+            f"(:objects {' '.join(declared)})",
+            f"(:init {' '.join(facts)})",
+            room.goal,
+        )
+    )
 
 
 def _facts(room: Room, receptacles: Sequence[str], objects: Sequence[str]) -> Iterator[str]:
