@@ -55,6 +55,7 @@ test-faults: $(READY) ## Break runs, disks, inputs and the sandbox at length: ev
 test-interop: $(INTEROP)/.ready ## Test agents of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop
 	OMP_NUM_THREADS=1 TURNWISE_CHAOS_REQUESTS=10000 $(INTEROP)/bin/python -m pytest tests/gateway/test_chaos.py
+	$(MAKE) test-envs
 
 $(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.txt
 	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
@@ -72,6 +73,7 @@ $(ENVS)/.ready: requirements.txt pyproject.toml tests/interop/envs-requirements.
 	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
 	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/envs-requirements.txt
+	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "$$(sed -n 's/^# without its dependencies: //p' tests/interop/envs-requirements.txt)"
 	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 

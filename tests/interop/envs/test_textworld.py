@@ -8,7 +8,6 @@ import pytest
 from turnwise.envs import EnvSettings, check_env, make_env
 from turnwise.envs.adapters.textworld import TextWorld
 from turnwise.errors import EnvError
-from turnwise.types import Message
 
 pytest.importorskip("textworld")
 
@@ -24,22 +23,6 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("games"))
 
 
-async def play(env, task, commands=None):
-    """What is read and paid: by the expert, or by these commands."""
-    game = env.spawn()
-    opening = await game.reset(task, 0)
-    steps = []
-    for number in range(50 if commands is None else len(commands)):
-        command = (
-            None if commands is None else Message(role="assistant", content=f"<answer>{commands[number]}</answer>")
-        )
-        steps.append(await game.step(command or game.expert()))
-        if steps[-1].done:
-            break
-    await game.close()
-    return opening, steps
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -53,38 +36,35 @@ def test_it_keeps_the_contract_of_an_environment(args, cache):
     assert asyncio.run(check_env(env, episodes=1)) == []
 
 
-def test_the_expert_wins_every_game(cache):
+def test_the_expert_wins_every_game(cache, play):
     env = TextWorld(**SMALL, cache=cache)
     for place in range(5):
-        _, steps = asyncio.run(play(env, env.tasks("train")[place]))
+        _, steps = play(env, env.tasks("train")[place])
         assert steps[-1].done
         assert steps[-1].metrics["success"] == steps[-1].metrics["score"] == 1.0
         assert sum(step.rewards["game"] for step in steps) == pytest.approx(1.0)
 
 
-def test_a_game_is_fixed_by_its_seed_and_kept(cache, tmp_path):
+def test_a_game_is_fixed_by_its_seed_and_kept(cache, tmp_path, play):
     here, there = (TextWorld(**SMALL, cache=folder) for folder in (cache, str(tmp_path)))
     task = here.tasks("train")[0]
-    openings = [asyncio.run(play(env, task, ["look"])) for env in (here, there)]
+    openings = [play(env, task, ["look"]) for env in (here, there)]
     assert openings[0] == openings[1]
     files = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     assert {Path(name).suffix for name in files} == {".json", ".z8"}
-    asyncio.run(play(there, task, ["look"]))
+    play(there, task, ["look"])
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == files, "it is not made again"
 
 
-def test_splits_have_games_of_their_own(cache):
+def test_splits_have_games_of_their_own(cache, play):
     env = TextWorld(**SMALL, cache=cache)
-    seen = {
-        split: {str(asyncio.run(play(env, env.tasks(split)[i], []))[0]) for i in range(4)}
-        for split in ("train", "test")
-    }
+    seen = {split: {str(play(env, env.tasks(split)[i], [])[0]) for i in range(4)} for split in ("train", "test")}
     assert seen["train"] & seen["test"] == set()
 
 
-def test_the_text_is_clean_and_a_command_that_is_not_listed_is_refused(cache):
+def test_the_text_is_clean_and_a_command_that_is_not_listed_is_refused(cache, play):
     env = TextWorld(**SMALL, cache=cache)
-    (rules, room), steps = asyncio.run(play(env, env.tasks("train")[0], ["dance", "inventory"]))
+    (rules, room), steps = play(env, env.tasks("train")[0], ["dance", "inventory"])
     assert rules.content.startswith("The objective is to ")
     assert room.content.startswith("-= Room")
     assert "\nCommands: " in room.content

@@ -29,6 +29,8 @@ from turnwise.types import Json
 _SERVER: Final = "turnwise.envs.adapters.serve"
 _START_SECONDS: Final = 180.0
 """What a child has to import its package."""
+_EXIT_SECONDS: Final = 2.0
+"""From the end of its socket to the end of a process that ends itself."""
 
 
 class ForeignError(Exception):
@@ -85,7 +87,7 @@ class Child:
                 raise ChildTimeoutError(f"{what} gave no answer within {seconds:g} seconds; its process was killed")
             reply = cast(dict[str, Json], json.loads(connection.recv_bytes()))
         except (EOFError, OSError) as error:
-            raise ChildLostError(f"{what}: its process ended with status {self._kill()}") from error
+            raise ChildLostError(f"{what}: its process ended with status {self._kill(_EXIT_SECONDS)}") from error
         if "error" in reply:
             raise ForeignError(str(reply["error"]))
         return reply["value"]
@@ -115,14 +117,19 @@ class Child:
             raise
         return self._connection
 
-    def _kill(self) -> int | None:
-        """The exit status, where the process ended by itself."""
+    def _kill(self, patience: float = 0.0) -> int | None:
+        """The exit status, where the process ended by itself, or does so within these seconds."""
         process, connection, self._process, self._connection = self._process, self._connection, None, None
         if connection is not None:
             connection.close()
         if self._end is not None:
             self._end.detach()
-        return None if process is None else _end_process(process, self._owner)
+        if process is None:
+            return None
+        if patience and self._owner == os.getpid():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+        return _end_process(process, self._owner)
 
 
 class Children:

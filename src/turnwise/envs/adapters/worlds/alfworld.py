@@ -7,9 +7,11 @@ and tested on. The planner, Fast Downward, plans anew after every command.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.resources import files
 from typing import Protocol, cast
 
+import fast_downward
 import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv
@@ -23,8 +25,13 @@ from turnwise.types import Json
 
 _WANTED = textworld.EnvInfos(admissible_commands=True, policy_commands=True, won=True, facts=True)
 _MOST_DRAWS = 50
+_KEPT_ROOMS = 64
 _POINTLESS = ("help",)
 """Commands that the engine lists and that tell nothing of the world."""
+
+
+# The engine translates a problem four times to begin a room, which takes longer than to play it; and a group plays one.
+fast_downward.pddl2sas = lru_cache(maxsize=2 * _KEPT_ROOMS)(fast_downward.pddl2sas)
 
 
 class State(Protocol):

@@ -1,13 +1,16 @@
 """TextArena's single-player games in their child process: raw games, so that each observation is new text alone."""
 
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import textarena
 
 from turnwise.envs.adapters.worlds.server import WorldServer
 from turnwise.spelling import suggest
 from turnwise.types import Json
+
+Observation: TypeAlias = tuple[int, object, object]
+"""Sender, text, kind; some games swap the last two."""
 
 _RAW = "-raw"
 _SEEDS = 2**31
@@ -16,7 +19,7 @@ _SEEDS = 2**31
 class State(Protocol):
     """What is used of `textarena.SinglePlayerState`."""
 
-    rewards: Mapping[int, float] | None
+    rewards: Mapping[int, object] | None
     done: bool
 
 
@@ -27,7 +30,7 @@ class Game(Protocol):
 
     def reset(self, num_players: int, seed: int) -> None: ...
 
-    def get_observation(self) -> tuple[int, list[tuple[int, str, object]]]: ...
+    def get_observation(self) -> tuple[int, list[Observation]]: ...
 
     def step(self, action: str) -> tuple[bool, object]: ...
 
@@ -54,8 +57,8 @@ class TextArenaServer(WorldServer[Game]):
 
     def start(self, world: Game) -> dict[str, Json]:
         _, seen = world.get_observation()
-        prompts = [text for _, text, kind in seen if kind == textarena.ObservationType.PROMPT]
-        others = [text for _, text, kind in seen if kind != textarena.ObservationType.PROMPT]
+        prompts = [_text(one) for one in seen if one[2] == textarena.ObservationType.PROMPT]
+        others = [_text(one) for one in seen if one[2] != textarena.ObservationType.PROMPT]
         view = _view(world, "\n".join(others).strip() or "It is your move.")
         return view | {"objective": "\n".join(prompts).strip()}
 
@@ -63,7 +66,7 @@ class TextArenaServer(WorldServer[Game]):
         # As TextArena's own ActionFormattingWrapper does: games look for an action in brackets.
         world.step(command if "[" in command and "]" in command else f"[{command}]")
         _, seen = world.get_observation()
-        news = [text for _, text, kind in seen if kind != textarena.ObservationType.PLAYER_ACTION]
+        news = [_text(one) for one in seen if one[2] != textarena.ObservationType.PLAYER_ACTION]
         return _view(world, "\n".join(news).strip())
 
     def _create(self) -> Game:
@@ -71,6 +74,11 @@ class TextArenaServer(WorldServer[Game]):
 
 
 def _view(world: Game, text: str) -> dict[str, Json]:
-    rewards = world.state.rewards
-    score = float(rewards[0]) if rewards else 0.0
+    reward = (world.state.rewards or {}).get(0, 0.0)
+    # Some games give the reason of an invalid move where its reward belongs.
+    score = float(reward) if isinstance(reward, int | float) else 0.0
     return {"text": text, "score": score, "won": score >= 1.0, "done": bool(world.state.done)}
+
+
+def _text(seen: Observation) -> str:
+    return next((part for part in seen[1:] if isinstance(part, str)), "")
