@@ -53,10 +53,14 @@ def test_every_game_begins_answers_and_repeats(game):
     assert played[0][1]["text"]
 
 
-@pytest.mark.parametrize("game", ["GuessTheNumber-v0", "2048-v0", "Mastermind-v0"])
-def test_it_keeps_the_contract_of_an_environment(game):
-    env = make_env(EnvSettings(name="textarena", args={"game": game, "max_actions": 20}))
+@pytest.mark.parametrize(
+    "args",
+    [{"game": "GuessTheNumber-v0"}, {"game": "2048-v0", "actions": ["up", "down", "left"]}, {"game": "Mastermind-v0"}],
+)
+def test_it_keeps_the_contract_of_an_environment(args):
+    env = make_env(EnvSettings(name="textarena", args={"max_actions": 20} | args))
     assert asyncio.run(check_env(env, episodes=1)) == []
+    assert env.has_expert == ("actions" in args)
 
 
 def test_a_game_that_is_won_pays_one(play):

@@ -1,10 +1,12 @@
 """TextArena's single-player games: Mastermind, Sudoku, 2048, Minesweeper and some twenty more.
 
 Invariant: a game is paid when it ends, by TextArena's own reward, and a success is a reward of 1. An invalid move is
-judged by the game: it warns once, and then ends. There is no expert: TextArena has none.
+judged by the game: it warns once, and then ends. TextArena has no expert; where the actions of a game are given, one
+that plays them at random shows how to answer.
 """
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from turnwise.envs.adapters.child import require_package
@@ -24,6 +26,7 @@ class TextArena(ForeignGame):
         *,
         game: str,
         options: Mapping[str, Json] | None = None,
+        actions: Sequence[str] = (),
         **shared: Unpack[WorldOptions],
     ) -> None:
         """Begins the game once, to see that it is one, and for one player.
@@ -31,6 +34,8 @@ class TextArena(ForeignGame):
         Args:
             game: The name under which TextArena knows it, with its version: `Mastermind-v0`.
             options: The arguments of its class, in place of those that it is registered with.
+            actions: What an agent may do in this game, `[up, down, left]`: listed in the system message, and played
+                at random by the expert. Where none are given, there is no expert.
             shared: What all text adventures share. The game itself reads what the agent writes; brackets are added
                 where it wrote none.
         """
@@ -39,14 +44,27 @@ class TextArena(ForeignGame):
         shared.setdefault("listed_only", False)
         shared.setdefault("max_actions", 100)
         super().__init__(**shared)
+        self.actions = tuple(map(str, actions))
         self.connect({"game": game, "options": dict(options or {})})
 
     @property
     def has_expert(self) -> bool:
-        return False
+        return bool(self.actions)
 
     def expert(self) -> Message:
-        raise EnvError("TextArena has no expert: give sft a file of chats instead")
+        if not self.actions:
+            raise EnvError("TextArena has no expert: give the game's actions, or give sft a file of chats")
+        return super().expert()
+
+    def explain(self) -> str:
+        return "I try something."
+
+    def rules(self) -> str:
+        listed = f"\nActions: {', '.join(self.actions)}" if self.actions else ""
+        return f"{super().rules()}{listed}"
+
+    def wander(self, rng: random.Random) -> str:
+        return rng.choice(self.actions)
 
     def setup(self, task: Task) -> dict[str, Json]:
         return {"seed": task.seed}
