@@ -41,9 +41,7 @@ class ScienceWorld(ForeignGame):
         """
         require_package("scienceworld", "scienceworld")
         if shutil.which("java") is None:
-            raise EnvError(
-                "ScienceWorld is written in Java, and there is none; install a Java runtime, such as openjdk-17"
-            )
+            raise EnvError("ScienceWorld needs Java, and there is none; install a Java runtime, such as openjdk-17")
         shared.setdefault("show_commands", False)
         shared.setdefault("listed_only", shared["show_commands"])
         shared.setdefault("max_actions", 100)
