@@ -23,6 +23,7 @@ LAYERS = (
     "sources",
     "plugins",
     "http",
+    "http_limits",
     "http_server",
     "endpoints",
     "recipes",

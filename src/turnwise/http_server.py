@@ -32,10 +32,12 @@ def make_server(
     """A server that runs in the present process; requests in flight have `drain_seconds` after a stop."""
     import uvicorn
 
+    from turnwise.http_limits import TimedH11Protocol
+
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=TimedH11Protocol,
         ws="auto" if websockets else "none",
         lifespan="on" if lifespan else "off",
         log_config=None,

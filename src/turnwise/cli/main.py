@@ -35,6 +35,7 @@ from turnwise.cli import (
 from turnwise.cli.arguments import Command, accept_rest
 from turnwise.compute.process import configure_process
 from turnwise.errors import RunInterrupted, TurnwiseError
+from turnwise.runs.files import describe_disk_error
 
 COMMANDS: Mapping[str, Command] = {
     "new": new,
@@ -75,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command.run(options)
     except TurnwiseError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}")
+        return 2
+    except OSError as error:
+        if not (reason := describe_disk_error(error)):
+            raise
+        line = f"[red]error:[/] {escape(str(error.filename or 'the disk'))}: {reason}"
+        Console(stderr=True, highlight=False, soft_wrap=True).print(line)
         return 2
     except RunInterrupted as interrupted:
         line = f"{escape(str(interrupted))}; continue with --resume"

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from turnwise.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from turnwise.runs.checkpoints import Checkpoints, RngState, capture_rng, load_state, restore_rng, save_state
+    from turnwise.runs.checkpoints import (
+        Checkpoints,
+        RngState,
+        capture_rng,
+        load_state,
+        restore_rng,
+        save_state,
+        seed_globals,
+    )
     from turnwise.runs.directory import RunDirectory, collect_versions
     from turnwise.runs.display import COLUMNS, Column, Display, LiveDisplay, PlainDisplay, make_display
     from turnwise.runs.metrics import MetricsLog, Record, read_metrics
@@ -45,6 +53,7 @@ __all__ = [
     "read_trajectories",
     "restore_rng",
     "save_state",
+    "seed_globals",
     "sparkline",
     "terminal_curve",
     "write_trajectories",
@@ -52,7 +61,15 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "checkpoints": ["Checkpoints", "RngState", "capture_rng", "load_state", "restore_rng", "save_state"],
+        "checkpoints": [
+            "Checkpoints",
+            "RngState",
+            "capture_rng",
+            "load_state",
+            "restore_rng",
+            "save_state",
+            "seed_globals",
+        ],
         "directory": ["RunDirectory", "collect_versions"],
         "display": ["COLUMNS", "Column", "Display", "LiveDisplay", "PlainDisplay", "make_display"],
         "metrics": ["MetricsLog", "Record", "read_metrics"],

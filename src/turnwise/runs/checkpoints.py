@@ -19,6 +19,7 @@ import numpy as np
 from turnwise.errors import RunError
 from turnwise.runs.files import sync
 from turnwise.runs.manifest import MANIFEST, find_fault, write_manifest
+from turnwise.seeds import derive_seed
 
 if TYPE_CHECKING:
     import torch  # imported where a state is saved or loaded: to look at runs must not take seconds
@@ -64,7 +65,7 @@ class Checkpoints:
         """The steps that have a checkpoint, oldest first."""
         if not self.folder.is_dir():
             return []
-        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
+        names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
         return sorted(step for name in names if name and self._name(step := int(name[1])).name == name[0])
 
     def latest(self) -> Path | None:
@@ -151,7 +152,7 @@ class Checkpoints:
         """Removes unfinished folders of a killed run; only `save` may: a reader cannot tell them from live ones."""
         for pattern in (".step-*.tmp", ".step-*.old"):
             for leftover in self.folder.glob(pattern):
-                shutil.rmtree(leftover, ignore_errors=True)
+                _remove(leftover)
 
     def _prune(self) -> None:
         for step in self.steps()[: -self.keep]:
@@ -164,6 +165,14 @@ class Checkpoints:
             shutil.rmtree(hidden, ignore_errors=True)
 
 
+def _remove(path: Path) -> None:
+    """A folder, or the file or link that something else has put in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 class RngState(TypedDict):
     """The random state of this process, in types that `load_state` accepts."""
 
@@ -171,6 +180,12 @@ class RngState(TypedDict):
     numpy: "tuple[str, torch.Tensor, int, int, float]"
     torch: "torch.Tensor"
     cuda: "list[torch.Tensor]"
+
+
+def seed_globals(seed: int) -> None:
+    """Seeds Python's and NumPy's global generators, which environments, tools and rewards of others draw from."""
+    random.seed(derive_seed(seed, "global", "python"))
+    np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
 
 
 def capture_rng() -> RngState:

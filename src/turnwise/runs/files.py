@@ -3,14 +3,45 @@
 Invariant: whenever a process is killed or a machine loses power, every file has its old content or its new one.
 """
 
+import errno
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from turnwise.errors import RunError
+
+_OF_THE_DISK = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.ESTALE, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE),
+)
+
+
+def describe_disk_error(error: BaseException) -> str:
+    """`No space left on device`, if that is why something could not be written or read; empty for all other errors.
+
+    Libraries written in other languages raise errors of their own, with the system's number in the text.
+    """
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno in _OF_THE_DISK else ""
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(found[1])) if int(found[1]) in _OF_THE_DISK else ""
+    return "a file could not be written in full" if "PytorchStreamWriter failed writing" in str(error) else ""
+
+
+@contextmanager
+def one_line_disk_error(folder: Path) -> Iterator[None]:
+    """A disk that is full, read-only or broken ends a run in one line: what it saved before is whole."""
+    try:
+        yield
+    except Exception as error:
+        if not (reason := describe_disk_error(error)):
+            raise
+        line = f"{folder}: cannot go on writing this run: {reason}; what was saved is whole: mend it, then --resume"
+        raise RunError(line) from error
 
 
 @contextmanager

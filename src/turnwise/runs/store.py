@@ -181,6 +181,13 @@ def read_trajectories(path: str | Path) -> list[Group]:
 def read_rows(path: str | Path, chosen: Collection[tuple[int, int]] | None = None) -> list[StoredRow]:
     """The rows of one file as they were stored, in order; of all trajectories, or of these groups' members."""
     table = _read_table(Path(path))
+    try:
+        return _chosen_rows(table, chosen)
+    except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path}: damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _chosen_rows(table: pa.Table, chosen: Collection[tuple[int, int]] | None) -> list[StoredRow]:
     if chosen is not None:
         places = zip(table["group"].to_pylist(), table["member"].to_pylist(), strict=True)
         table = table.filter(pa.array([place in chosen for place in places], pa.bool_()))
@@ -193,15 +200,21 @@ def _read_table(path: Path) -> pa.Table:
         # Not `read_table`, which would read a folder such as runs/lr=1e-4 as a partition column.
         with pq.ParquetFile(path) as file:
             table = file.read()
+        table.validate(full=True)
     except FileNotFoundError:
         raise RunError(f"{path}: no such file; a run keeps its trajectories in trajectories/*.parquet") from None
-    except pa.ArrowInvalid:
-        raise RunError(f"{path}: not a Parquet file") from None
-    layout = (table.schema.metadata or {}).get(b"turnwise.layout", b"none").decode()
-    for name in _OLD_LAYOUTS.get(layout, ()):
-        table = table.append_column(SCHEMA.field(name), pa.array([[]] * len(table), SCHEMA.field(name).type))
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        what = "not a Parquet file" if "magic bytes" in reason else f"not a whole Parquet file: {reason}"
+        raise RunError(f"{path}: {what}") from None
+    layout = (table.schema.metadata or {}).get(b"turnwise.layout", b"none").decode("utf-8", "replace")
     if layout not in (_LAYOUT, *_OLD_LAYOUTS):
         raise RunError(f"{path}: trajectories of layout {layout}, but this version of turnwise reads layout {_LAYOUT}")
+    for name in _OLD_LAYOUTS.get(layout, ()):
+        table = table.append_column(SCHEMA.field(name), pa.array([[]] * len(table), SCHEMA.field(name).type))
+    expected = SCHEMA.names if layout == _LAYOUT else ("step", "group", "member")
+    if missing := [name for name in expected if table.schema.names.count(name) != 1]:
+        raise RunError(f"{path}: damaged: the column {missing[0]!r} is missing or there twice")
     return table
 
 
@@ -282,7 +295,17 @@ def _storable(text: str) -> str:
 
 
 def trajectory_of(row: StoredRow) -> Trajectory:
-    """The trajectory that was stored as this row."""
+    """The trajectory that was stored as this row; RunError if it is damaged."""
+    try:
+        return _from_row(row)
+    except RunError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError) as error:
+        where = f"group {row['group']}, member {row['member']} of step {row['step']}"
+        raise RunError(f"the trajectory of {where} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _from_row(row: StoredRow) -> Trajectory:
     task = json.loads(row["task"])
     return Trajectory(
         task=Task(id=task["id"], seed=task["seed"], data=task["data"]),

@@ -20,6 +20,8 @@ RESOLVED = "# Every setting, defaults included, as it was resolved."
 """The first line that `dump_settings` writes: these values were not chosen one by one."""
 _MOST_VALUES = 100_000
 """In one recipe; aliases of aliases can make a few lines stand for billions."""
+_MOST_DIGITS = 100
+"""Of a whole number: Python refuses to show one of thousands in the line that tells of the mistake."""
 _MOST_DEPTH = 100
 """Of sections and lists within each other: PyYAML's time grows with its square."""
 
@@ -32,7 +34,7 @@ def load_yaml(text: str, *, source: str) -> object:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error.problem or error.context).split())}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: PyYAML's scanner, of an escape such as \U00110000
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
@@ -115,6 +117,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
         text = str(self.construct_scalar(node))
+        if len(text) > _MOST_DIGITS:
+            raise ValueError("a number with more digits than any setting has")
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
 

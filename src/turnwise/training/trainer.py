@@ -33,9 +33,10 @@ from turnwise.runs import (
     make_display,
     restore_rng,
     save_state,
+    seed_globals,
 )
 from turnwise.runs.directory import Resume
-from turnwise.runs.files import write_text
+from turnwise.runs.files import one_line_disk_error, write_text
 from turnwise.runs.lock import lock_run
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
@@ -76,9 +77,11 @@ def run_training(
     config = config if env is None else config.model_copy(update={"env": describe_env(env)})
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
+        stack.enter_context(one_line_disk_error(Path(run)))
         with ledger.spend("prepare"), stop.at_once("while it prepared, with nothing to save"):
             stack.enter_context(lock_run(Path(run)))
             resume = RunDirectory(Path(run)).resumes(resume)
+            seed_globals(config.seed)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,8 @@ _logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 16 * 2**20
 _MAX_QUERIES: Final = 4096
 _MAX_HITS: Final = 1000
+_MAX_RESULTS: Final = 100_000
+"""Queries times hits of one request, and of those that are searched together: some 60 MB."""
 _READ_SECONDS: Final = 30.0
 """For a request to arrive whole."""
 _DRAIN_SECONDS: Final = 10
@@ -81,7 +83,8 @@ class _Batcher:
             if not pending.found.done():
                 batch, self.waiting = self.waiting, []
                 for k in dict.fromkeys(one.k for one in batch):
-                    await self._search([one for one in batch if one.k == k], k)
+                    for share in _shares([one for one in batch if one.k == k]):
+                        await self._search(share, k)
         return await pending.found
 
     async def _search(self, batch: Sequence[_Pending], k: int) -> None:
@@ -96,6 +99,21 @@ class _Batcher:
         for one in batch:
             one.found.set_result(hits[: len(one.queries)])
             hits = hits[len(one.queries) :]
+
+
+def _shares(batch: Sequence[_Pending]) -> Iterator[list[_Pending]]:
+    """The requests in order, as many at a time as memory is meant for."""
+    share: list[_Pending] = []
+    results = 0
+    for one in batch:
+        asked = len(one.queries) * one.k
+        if share and results + asked > _MAX_RESULTS:
+            yield share
+            share, results = [], 0
+        share.append(one)
+        results += asked
+    if share:
+        yield share
 
 
 class SearchServer:
@@ -131,8 +149,13 @@ class SearchServer:
 
     async def _retrieve(self, request: Request) -> Response:
         asked = _parse(await _read_body(request))
+        k = asked.topk or self._topk
+        if len(asked.queries) * k > _MAX_RESULTS:
+            raise HTTPException(
+                413, f"{len(asked.queries)} queries x topk {k} are more than {_MAX_RESULTS} results: send fewer at once"
+            )
         try:
-            found = await self.batcher.find(asked.queries, asked.topk or self._topk)
+            found = await self.batcher.find(asked.queries, k)
         except Exception as error:  # the boundary: the client reads what the index raised
             _logger.warning("a search failed", exc_info=True)
             raise HTTPException(500, f"the search failed: {error}") from None
@@ -155,7 +178,7 @@ def serve_search(server: SearchServer, ready: Callable[[str], None]) -> None:
 async def _read_body(request: Request) -> bytes:
     body = b""
     too_long = HTTPException(413, f"the request has more than {_MAX_BYTES} bytes: send fewer queries at once")
-    if int(request.headers.get("Content-Length", 0)) > _MAX_BYTES:
+    if _declared(request) > _MAX_BYTES:
         raise too_long
     try:
         async with asyncio.timeout(_READ_SECONDS):
@@ -166,6 +189,12 @@ async def _read_body(request: Request) -> bytes:
     except TimeoutError:
         raise HTTPException(408, f"the request was incomplete after {_READ_SECONDS:g} seconds") from None
     return body
+
+
+def _declared(request: Request) -> int:
+    """The length that a request claims; any of more digits than Python reads is too long."""
+    digits = request.headers.get("Content-Length", "0")
+    return int(digits) if len(digits) < 20 and digits.isdecimal() else _MAX_BYTES + 1
 
 
 def _parse(body: bytes) -> _Retrieve:
