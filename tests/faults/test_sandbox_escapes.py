@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attempts ar
 
 SUPPORT = Path(__file__).parents[1] / "support"
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
-SHORT_ALONE = ["thirty_two_bit_calls", "execute", "many_files", "deleted_files", "hidden_folder", "nested_and_closed"]
+SHORT_ALONE = ["thirty_two_bit_calls", "execute", "many_files", "unnamed_files", "hidden_folder", "nested_and_closed"]
 LEVELS = ["all", "container", "container-landlock-1", "bubblewrap"]
 LONG_LEVELS = [*LEVELS, "kernel", "container-landlock-2", "bubblewrap-alone", "gvisor"]
 WALLS = frozenset(Protection) - {Protection.AUDIT_HOOK}

@@ -187,8 +187,8 @@ SHARED = {
     "sysv_memory": "won(libc.shmget(KEY, 4096, 0o1666))",
     "sysv_semaphore": "won(libc.semget(KEY, 1, 0o1666))",
     "sysv_queue": "won(libc.msgget(KEY, 0o1666))",
-    "posix_queue": "won(libc.mq_open(b'/escape-queue', 0o100 | 2, 0o600, None))",
-    "posix_memory": "won(libc.shm_open(b'/escape-memory', 0o102, 0o600))",
+    "posix_queue": "won(libc.mq_open(f'/{NAME}-queue'.encode(), 0o100 | 2, 0o600, None))",
+    "posix_memory": "won(libc.shm_open(f'/{NAME}-memory'.encode(), 0o102, 0o600))",
     "posix_semaphore": "import multiprocessing; multiprocessing.Lock(); won()",
     "memfd": "won(libc.memfd_create(b'x', 0))",
     "memfd_secret": "won(raw(447, 447, 0))",
@@ -234,7 +234,7 @@ ALONE = {
     "fork_bomb": "for _ in range(40):\n    if os.fork() == 0: time.sleep(30); os._exit(0)\nwon()",
     "memory": "x = bytearray(1 << 30); won()",
     "memory_shared": "x = mmap.mmap(-1, 1 << 30); won()",
-    "memory_in_files": "os.chdir('/dev/shm'); f = open('escape-big', 'wb'); f.write(bytes(1 << 28)); won()",
+    "memory_in_files": "os.chdir('/dev/shm'); f = open(f'{NAME}-big', 'wb'); f.write(bytes(1 << 28)); won()",
     "many_files": "for i in range(600): open(str(i), 'wb').write(bytes(1 << 20))",
     "deleted_files": (
         "kept = []\nfor i in range(50):\n    f = open('f', 'wb'); os.unlink('f'); kept.append(f)\n"

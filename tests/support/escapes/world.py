@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 
 WORD = "the-word-that-must-not-get-out"
-KEY = 0x7475726E
-"""Of the System V objects that attempts make."""
+KEY = 0x74750000 | os.getpid() & 0xFFFF
+NAME = f"escape-{os.getpid()}"
+"""Of the System V and POSIX objects that attempts make."""
 MAX_SCRATCH = 64 << 20
 """Bytes that a working directory of 2 MB may have for a moment, until the guard measures it."""
 
@@ -94,6 +95,7 @@ class World:
             "VICTIM": self.victim.pid,
             "TRAINER": os.getpid(),
             "KEY": KEY,
+            "NAME": NAME,
         }
         return "; ".join(f"{name} = {value!r}" for name, value in values.items())
 
@@ -230,7 +232,7 @@ def _settings_of(process: int) -> tuple[object, ...]:
 
 def _shared() -> list[str]:
     """Objects with the names and keys that attempts use; others belong to other programs."""
-    found = [name for name in os.listdir("/dev/shm") if name.startswith("escape-")]
+    found = [name for name in os.listdir("/dev/shm") if name.startswith(f"{NAME}-")]
     for kind in ("shm", "sem", "msg"):
         file = Path(f"/proc/sysvipc/{kind}")
         found += [
@@ -238,7 +240,7 @@ def _shared() -> list[str]:
             for line in (file.read_text().splitlines() if file.exists() else ())
             if str(KEY) in line.split()[:1]
         ]
-    queue = ctypes.CDLL(None).mq_open(b"/escape-queue", os.O_RDONLY)
+    queue = ctypes.CDLL(None).mq_open(f"/{NAME}-queue".encode(), os.O_RDONLY)
     if queue >= 0:
         os.close(queue)
         found.append("a queue")
@@ -250,8 +252,10 @@ def _remove_shared() -> None:
     libc.shmctl(libc.shmget(KEY, 0, 0), 0, None)
     libc.semctl(libc.semget(KEY, 0, 0), 0, 0)
     libc.msgctl(libc.msgget(KEY, 0), 0, None)
-    libc.mq_unlink(b"/escape-queue")
-    libc.shm_unlink(b"/escape-memory")
+    libc.mq_unlink(f"/{NAME}-queue".encode())
+    for name in os.listdir("/dev/shm"):
+        if name.startswith(f"{NAME}-"):
+            os.unlink(f"/dev/shm/{name}")
 
 
 def _children() -> list[int]:

@@ -26,10 +26,13 @@ def exceeds(workdir: str, max_bytes: int, process: str | None = None) -> bool:
     `process` is that process's folder beneath /proc, where there is one. A folder that cannot be looked into counts as
     too much: the code could hide any number of files there.
     """
+    free = max_bytes - (_open_but_deleted(process) if process else 0)
+    if free < 0:
+        return True
     try:
         here = os.open(workdir, _FOLDER)
         try:
-            _count(here, 0, MAX_FILES, max_bytes - (_open_but_deleted(process) if process else 0))
+            _count(here, 0, MAX_FILES, free)
         finally:
             os.close(here)
     except _TooMuchError:
