@@ -9,10 +9,12 @@ TRACKERS := .venv-trackers
 INTEROP := .venv-interop
 DOCS := .venv-docs
 ENVS := .venv-envs
+STUDIO := .venv-studio
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs check docs mutants format clean
+.PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs \
+  test-studio check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -77,6 +79,18 @@ $(ENVS)/.ready: requirements.txt pyproject.toml tests/interop/envs-requirements.
 	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+test-studio: $(STUDIO)/.ready ## Test the studio in headless Chromium, which Debian's packages bring
+	command -v chromium > /dev/null || { apt-get update && apt-get install --yes --no-install-recommends chromium; }
+	OMP_NUM_THREADS=1 $(STUDIO)/bin/python -m pytest tests/studio tests/studio/browser/in_browser.py
+
+$(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requirements.txt
+	test -x $(STUDIO)/bin/python || $(PYTHON) -m venv $(STUDIO)
+	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/studio/browser/requirements.txt
+	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
@@ -103,4 +117,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

@@ -7,10 +7,10 @@ import pytest
 
 from studio_runs import BOARD, EVIL, decode, groups_of, per_token
 from turnwise.runs import RunDirectory
-from turnwise.runs.episodes import list_episodes, read_episode, trajectory_files
+from turnwise.runs.episodes import first_difference, list_episodes, read_episode, trajectory_files
 from turnwise.runs.store import write_trajectories
 from turnwise.studio.boards import read_legend, split_boards
-from turnwise.studio.episode import first_difference, read_tools
+from turnwise.studio.episode import read_tools
 from turnwise.studio.index import Index, Query, match_rows
 from turnwise.studio.library import Library
 from turnwise.types import Group, Message, StopReason, Task, Trajectory, Turn
@@ -170,15 +170,15 @@ def test_siblings_are_marked_where_they_part(client, first, folder):
     assert [one["name"] for one in answer["trajectories"]] == ["train-1/0/0", "train-1/0/1", "train-1/0/2"]
     assert answer["differs"] == [
         None,
-        {"turn": 1, "part": "action", "place": 2},  # Os|lo and Os|tend
-        {"turn": 1, "part": "action", "place": 0},
+        {"turn": 1, "part": "sampled", "place": 2},  # Os|lo and Os|tend
+        {"turn": 1, "part": "sampled", "place": 0},
     ]
     run = RunDirectory(folder / "first")
     here, there = (read_episode(run, name) for name in ("train-1/0/0", "train-1/1/0"))
     difference = first_difference(here, there)
     assert difference is not None
-    assert difference["part"] == "context"
-    assert decode(here.trajectory.turns[0].context_ids[: difference["place"]]).endswith("What is task-")
+    assert difference.part == "read"
+    assert decode(here.trajectory.turns[0].context_ids[: difference.place]).endswith("What is task-")
 
 
 def test_a_board_is_found_by_the_rules_that_the_agent_read():

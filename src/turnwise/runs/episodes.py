@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +68,16 @@ class TurnRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first token in which two episodes differ: `Difference(turn=1, part="sampled", place=7)`, all from 0."""
+
+    turn: int
+    part: Literal["read", "sampled"]
+    place: int
+    """Where one of them ends before the other, its length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEpisode:
     """An episode as it was stored."""
 
@@ -117,11 +128,36 @@ def read_episode(run: RunDirectory, name: str) -> StoredEpisode:
     return _episode(stage, rows[0])
 
 
+def read_episode_file(path: Path) -> StoredEpisode:
+    """The first episode of a file, which may lie outside a run: what `turnwise replay --save` wrote."""
+    match = _FILE.fullmatch(path.name)
+    rows = read_rows(path)
+    if not rows:
+        raise RunError(f"{path}: has no trajectory in it")
+    return _episode(match["stage"] if match else "branch", rows[0])
+
+
 def read_episodes(
     run: RunDirectory, stage: str, step: int, chosen: Collection[tuple[int, int]] | None = None
 ) -> list[StoredEpisode]:
     """The episodes of one training step or evaluation, with their turns: all, or those of these groups' members."""
     return [_episode(stage, row) for row in read_rows(run.trajectory_file(stage, step), chosen)]
+
+
+def first_difference(one: StoredEpisode, other: StoredEpisode) -> Difference | None:
+    """Where two episodes part; None where one begins with the other."""
+    for number, (a, b) in enumerate(zip(one.trajectory.turns, other.trajectory.turns, strict=False)):
+        parts: tuple[tuple[Literal["read", "sampled"], tuple[int, ...], tuple[int, ...]], ...] = (
+            ("read", a.context_ids, b.context_ids),
+            ("sampled", a.action_ids, b.action_ids),
+        )
+        for part, here, there in parts:
+            place = next((i for i, (x, y) in enumerate(zip(here, there, strict=False)) if x != y), None)
+            if place is None and len(here) != len(there):
+                place = min(len(here), len(there))
+            if place is not None:
+                return Difference(turn=number, part=part, place=place)
+    return None
 
 
 def _episode(stage: str, row: StoredRow) -> StoredEpisode:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from turnwise.errors import RunError, TurnwiseError
 from turnwise.runs.files import read_json
 from turnwise.runs.findings import read_findings
-from turnwise.studio.episode import compare_episodes, find_episode, show_episode
+from turnwise.studio.branches import Branches, parse_branch
+from turnwise.studio.episode import compare_episodes, find_episode, show_difference, show_episode
 from turnwise.studio.index import list_facets, list_failures, match_rows, parse_query, show_rows
 from turnwise.studio.library import Run
 from turnwise.studio.overview import health_rows, ledger_bars
@@ -29,8 +30,9 @@ _MOST_CONFIG: Final = 400_000
 class Answers:
     """Every question that a page can ask."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, branches: Branches | None = None) -> None:
         self._shelf = shelf
+        self._branches = branches or Branches()
 
     def runs(self) -> dict[str, Json]:
         return self._shelf.list_runs()
@@ -118,6 +120,25 @@ class Answers:
     def compare(self, run_id: str, names: Sequence[str]) -> dict[str, Json]:
         run = self._shelf.library.find(run_id)
         return compare_episodes(run, names, self._shelf.tokenizers.pieces_of(run))
+
+    def branch(self, run_id: str, asked: Mapping[str, object]) -> dict[str, Json]:
+        """Begins a branch in a process of its own; its id."""
+        run, request = self._shelf.library.find(run_id), parse_branch(asked)
+        if request.parent is None:
+            find_episode(run, request.trajectory)  # an error at once where there is none
+        return {"branch": self._branches.start(run, request)}
+
+    def branched(self, branch_id: str) -> dict[str, Json]:
+        """How far a branch is; once it is done, it beside the trajectory that it left."""
+        branch = self._branches.find(branch_id)
+        if branch.state != "done":
+            return branch.describe()
+        pieces = self._shelf.tokenizers.pieces_of(branch.run)
+        origin, made = self._branches.origin(branch), self._branches.read(branch_id)
+        shown = [show_episode(origin, pieces), {**show_episode(made, pieces), "name": "", "label": "the branch"}]
+        if branch.request.parent is not None:
+            shown[0] |= {"name": "", "label": "the branch before"}
+        return {**branch.describe(), "trajectories": shown, "differs": [None, show_difference(origin, made)]}
 
     def _relatives(self, run: Run, shown: Mapping[str, Json]) -> dict[str, Json]:
         index, task = self._shelf.indexes.of(run), shown["task"]

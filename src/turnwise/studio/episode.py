@@ -12,7 +12,7 @@ from typing import Final
 
 from turnwise.errors import RunError
 from turnwise.runs.conversation import Block, read_conversation
-from turnwise.runs.episodes import StoredEpisode, TurnRecord, read_episode
+from turnwise.runs.episodes import StoredEpisode, TurnRecord, first_difference, read_episode
 from turnwise.runs.report.samples import Pieces, read_pieces
 from turnwise.studio.boards import Mark, read_legend, split_boards
 from turnwise.studio.library import Run
@@ -146,18 +146,6 @@ def read_tools(rules: str) -> dict[str, str]:
     return found
 
 
-def first_difference(one: StoredEpisode, other: StoredEpisode) -> dict[str, Json] | None:
-    """Where two part: `{"turn": 1, "part": "action", "place": 7}`; None where one begins with the other."""
-    for number, (a, b) in enumerate(zip(one.trajectory.turns, other.trajectory.turns, strict=False)):
-        for part, here, there in (("context", a.context_ids, b.context_ids), ("action", a.action_ids, b.action_ids)):
-            place = next((i for i, (x, y) in enumerate(zip(here, there, strict=False)) if x != y), None)
-            if place is None and len(here) != len(there):
-                place = min(len(here), len(there))
-            if place is not None:
-                return {"turn": number, "part": part, "place": place}
-    return None
-
-
 def compare_episodes(run: Run, names: Sequence[str], pieces: Pieces | None) -> dict[str, Json]:
     """Several trajectories side by side, and where each parts from the first."""
     if not 1 <= len(names) <= 16:
@@ -165,5 +153,11 @@ def compare_episodes(run: Run, names: Sequence[str], pieces: Pieces | None) -> d
     episodes = [find_episode(run, name) for name in names]
     return {
         "trajectories": [show_episode(episode, pieces) for episode in episodes],
-        "differs": [first_difference(episodes[0], episode) for episode in episodes],
+        "differs": [show_difference(episodes[0], episode) for episode in episodes],
     }
+
+
+def show_difference(one: StoredEpisode, other: StoredEpisode) -> dict[str, Json] | None:
+    """`{"turn": 1, "part": "sampled", "place": 7}`; None where one begins with the other."""
+    differs = first_difference(one, other)
+    return None if differs is None else {"turn": differs.turn, "part": differs.part, "place": differs.place}

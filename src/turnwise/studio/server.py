@@ -13,11 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from turnwise.errors import RunError, TurnwiseError
+from turnwise.errors import ConfigError, RunError, TurnwiseError
 
 try:
     import uvicorn as uvicorn  # which `make_server` needs
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import FileResponse, Response, StreamingResponse
@@ -68,8 +69,29 @@ def make_app(
         "/compare": lambda request: answers.compare(_id(request), request.query_params.getlist("name")),
     }
     routes += [Route(f"/api/runs/{{run}}{path}", partial(_answer, ask)) for path, ask in asked.items()]
+
+    async def branch(request: Request) -> Response:
+        body = await request.body()
+        return await run_in_threadpool(_answer, lambda request: answers.branch(_id(request), _read(body)), request)
+
+    routes += [
+        Route("/api/runs/{run}/branch", branch, methods=["POST"]),
+        Route("/api/branches/{branch}", partial(_answer, lambda r: answers.branched(str(r.path_params["branch"])))),
+    ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found, Exception: _failed})
     return Guard(app, token=token, host=host, port=port)
+
+
+def _read(body: bytes) -> Mapping[str, object]:
+    if len(body) > _MAX_BODY:
+        raise ConfigError(f"the request has more than {_MAX_BODY} bytes")
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise ConfigError("the body is not a JSON object")
+    return data
 
 
 def _id(request: Request) -> str:

@@ -41,7 +41,7 @@ export function sideBySide(body, id, { trajectories, differs }) {
 
 function title(id, one, place, differs) {
   const [cls, words] = outcome({ ...one, success: one.metrics.success });
-  const where = !differs ? (place ? "nothing differs as far as both go" : "") : `differs from the first in turn ${differs.turn + 1}, ${differs.part === "action" ? "sampled" : "read"} token ${differs.place + 1}`;
+  const where = !differs ? (place ? "nothing differs as far as both go" : "") : `differs from the first in turn ${differs.turn + 1}, ${differs.part} token ${differs.place + 1}`;
   return h("header", null, one.name ? h("a", { class: "mono", href: link(runPath(id, `/t/${one.name}`)) }, one.label || one.name) : h("b", null, one.label),
     h("span", { class: `outcome ${cls}` }, words), h("span", { class: "n" }, one.reward === null ? "–" : signed(one.reward)), h("span", { class: "soft small" }, plural(one.turns.length, "turn")), where && h("p", { class: "soft small" }, where));
 }

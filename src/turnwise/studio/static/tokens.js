@@ -59,19 +59,19 @@ export function tokenFlow(trajectory, { scales = scalesOf([trajectory]), mark = 
       turn.finish !== "stop" && h("span", { class: "warn" }, turn.finish === "length" ? "cut off by the turn's limit" : spaced(turn.finish)),
       Object.entries(turn.rewards).map(([name, value]) => h("span", { class: `pill ${value > 0 ? "plus" : value < 0 ? "minus" : ""}` }, spaced(name), " ", h("b", null, signed(value))))));
     const stretch = h("p");
-    for (const part of ["context", "action"]) {
+    for (const [part, word] of [["context", "read"], ["action", "sampled"]]) {
       turn[part].forEach((token, place) => {
         const sampled = part === "action";
         const version = sampled ? ` v${scales.versions.indexOf(turn.version) % VERSIONS}` : "";
         const sign = sampled && token[ADVANTAGE] ? (token[ADVANTAGE] > 0 ? " plus" : " minus") : "";
-        const here = mark && mark.turn === number && mark.part === part && mark.place === place;
+        const here = mark && mark.turn === number && mark.part === word && mark.place === place;
         const hit = words && token[TEXT].trim() && words.includes(token[TEXT].trim().toLowerCase()) ? " hit" : "";
         const spot = h("span", { class: `tok ${sampled ? "act" : "ctx"}${sign}${version}${here ? " differs" : ""}${hit}`, tabindex: -1, style: sampled ? shares(token, scales) : null }, shown(token[TEXT]));
         spot.about = { token, sampled, turn: number, place, version: turn.version, role: sampled ? "sampled" : "read" };
         spots.push(spot);
         stretch.append(spot);
       });
-      if (mark && mark.turn === number && mark.part === part && mark.place >= turn[part].length) stretch.append(h("span", { class: "tok differs gone", title: "it ends here; the other goes on" }, "▮"));
+      if (mark && mark.turn === number && mark.part === word && mark.place >= turn[part].length) stretch.append(h("span", { class: "tok differs gone", title: "it ends here; the other goes on" }, "▮"));
     }
     flow.append(stretch);
   });

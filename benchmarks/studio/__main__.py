@@ -1,0 +1,205 @@
+"""Prints how long the studio takes for large runs, and what it costs: `python -m benchmarks.studio [--training]`.
+
+The server runs in a process of its own and is asked over HTTP, as a page asks it; each figure stands beside its bar.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+from rich.console import Console
+
+from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
+from turnwise.runs.directory import RunDirectory
+
+Ask: TypeAlias = Callable[[str], dict[str, object]]
+
+_TOKEN: Final = "bench"
+_RUNS: Final = 100
+_CURVES: Final = [*(f"made/metric_{place}" for place in range(10)), "rollout/reward", "evaluate/success"]
+
+
+class Server:
+    """`turnwise studio` in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "turnwise.cli", "studio", str(folder), "--port", "0", "--token", _TOKEN]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().split(" at ")[1].partition("?")[0].strip().rstrip("/")
+
+    def ask(self, path: str) -> dict[str, object]:
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {_TOKEN}"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            data: dict[str, object] = json.loads(answer.read())
+        return data
+
+    @property
+    def memory(self) -> float:
+        """The most it has held, in MB."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+    @property
+    def cpu(self) -> float:
+        """Seconds that it has computed."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taken:
+    """Seconds of the wall clock, and of the server's CPU: other work on the machine lengthens the first alone."""
+
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:5.2f} s, {self.cpu:5.2f} s of CPU"
+
+
+def timed(server: Server, work: Callable[[], object]) -> Taken:
+    began, before = time.perf_counter(), server.cpu
+    work()
+    return Taken(time.perf_counter() - began, server.cpu - before)
+
+
+def find_id(ask: Ask, name: str) -> str:
+    runs = ask("/api/runs")["runs"]
+    assert isinstance(runs, list)
+    return next(str(run["id"]) for run in runs if run["name"] == name)
+
+
+def open_all(ask: Ask, path: str) -> None:
+    """Asks until no file is left to be read, as the page does."""
+    while ask(path)["pending"]:
+        pass
+
+
+def measure_large_run(folder: Path, say: Callable[[str], None]) -> None:
+    run = make_run(folder / "large", trajectories=10_000, tokens=500)
+    write_metrics(run, steps=1000)
+    with serving(folder) as server:
+        name = find_id(server.ask, "large")
+        path = f"/api/runs/{name}/trajectories?limit=100"
+        opening = timed(server, lambda: open_all(server.ask, path))
+        say(f"10,000 trajectories of 500 tokens open    {opening}    bar 3 s")
+        filters = ("&stop=max_turns", "&success=failed", "&errors=1", "&channel=exact_match&least=1", "&sort=spread")
+        slowest = max(timed(server, partial(server.ask, path + one)) for one in filters)
+        say(f"they filter, slowest of {len(filters)}                 {slowest}    bar 0.5 s")
+        words = (NEEDLE, "zzz", "Oslo")
+        searching = max(timed(server, partial(server.ask, f"{path}&text={quote(one)}")) for one in words)
+        say(f"a search inside them, slowest of {len(words)}        {searching}    bar 2 s")
+        series = "&".join(f"name={curve}" for curve in _CURVES)
+        parts = ("", f"/series?{series}", "/ledger")
+        page = timed(server, lambda: [server.ask(f"/api/runs/{name}{part}") for part in parts])
+        say(f"the page of a run of 1,000 steps          {page}    bar 2 s")
+        one = timed(server, partial(server.ask, f"/api/runs/{name}/trajectory/train-7/3/1"))
+        say(f"one trajectory with its tokens            {one}")
+
+
+def measure_many_runs(folder: Path, say: Callable[[str], None]) -> None:
+    first = make_run(folder / "run-000", trajectories=1000, tokens=500)
+    write_metrics(first, steps=1000)
+    for place in range(1, _RUNS):
+        other = RunDirectory(folder / f"run-{place:03d}")
+        subprocess.run(["cp", "-r", str(first.path), str(other.path)], check=True)
+    with serving(folder) as server:
+        listing = timed(server, partial(server.ask, "/api/runs"))
+        runs = server.ask("/api/runs")["runs"]
+        assert isinstance(runs, list)
+        for run in runs:
+            server.ask(f"/api/runs/{run['id']}/series?name=rollout/reward")
+            open_all(server.ask, f"/api/runs/{run['id']}/trajectories?limit=1")
+        say(f"{_RUNS} runs of 1,000 steps are listed         {listing}")
+        say(f"memory after opening all {_RUNS}               {server.memory:5.0f} MB                    bar 500 MB")
+
+
+def measure_training(folder: Path, say: Callable[[str], None]) -> None:
+    """The same training by turns with an open page and without: its own CPU time, and the server's."""
+    plain, watched, shares = [], [], []
+    for place in range(3):
+        plain.append(_train(folder / "plain" / f"run-{place}"))
+        (folder / "watched").mkdir(exist_ok=True)
+        with serving(folder / "watched") as server:
+            ended = threading.Event()
+            page = threading.Thread(target=_watch, args=(server, ended), daemon=True)
+            page.start()
+            before, began = server.cpu, time.perf_counter()
+            watched.append(_train(folder / "watched" / f"run-{place}"))
+            shares.append((server.cpu - before) / (time.perf_counter() - began))
+            ended.set()
+            page.join()
+    ratio = statistics.median(watched) / statistics.median(plain) - 1
+    spread = (max(plain) - min(plain)) / statistics.median(plain)
+    say(
+        f"training's CPU time with a page open      {ratio:+7.1%}     bar 1 %; without one, runs differ by {spread:.1%}"
+    )
+    say(f"the server's share of one core meanwhile  {statistics.median(shares):7.1%}")
+
+
+def _train(run: Path) -> float:
+    """CPU seconds of a short run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    arguments = ["games-bandit", "steps=30", "evaluate.tasks=16", "--run", str(run)]
+    subprocess.run([sys.executable, "-m", "turnwise.cli", "train", *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _watch(server: Server, ended: threading.Event) -> None:
+    """What an open page asks for, every 1.2 seconds."""
+    while not ended.wait(1.2):
+        runs = server.ask("/api/runs")["runs"]
+        assert isinstance(runs, list)
+        for run in runs[-1:]:
+            server.ask(f"/api/runs/{run['id']}")
+            server.ask(f"/api/runs/{run['id']}/series?name=rollout/reward&name=evaluate/success&name=policy/entropy")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studio")
+    parser.add_argument("--training", action="store_true", help="measure what a page costs training instead")
+    options = parser.parse_args(arguments)
+
+    def say(line: str) -> None:
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        if options.training:
+            return measure_training(Path(folder), say)
+        measure_large_run(Path(folder) / "one", say)
+        measure_many_runs(Path(folder) / "many", say)
+        return None
+
+
+if __name__ == "__main__":
+    main()
