@@ -181,6 +181,10 @@ class Turn:
     """Names the state the agent acted in, for estimators that compare equal states (GiGPO)."""
     message: Message | None = field(default=None, compare=False)
     """The move as the environment received it; not stored with tokens, which can be parsed again."""
+    seconds: float = field(default=0.0, compare=False)
+    """Until the agent had made its move; episodes that sample side by side share the time."""
+    env_seconds: float = field(default=0.0, compare=False)
+    """From the move until the environment had answered: its tools and rewards run here."""
 
     def __post_init__(self) -> None:
         assert self.action_ids or not self.context_ids, "a turn that read tokens without an action is not a turn"

@@ -41,6 +41,21 @@ def test_an_episode_token_by_token():
     assert (env.closed, engine.ended) == (["t"], ["s"])
 
 
+def test_each_turn_has_the_time_it_took_to_sample_and_to_be_answered():
+    async def slowly(episode):
+        await asyncio.sleep(0.2)
+        return says("no")
+
+    class Slow(Watched):
+        async def generate(self, session, prompt_ids, sampling):
+            await asyncio.sleep(0.1 if len(self.asked) else 0.0)
+            return await super().generate(session, prompt_ids, sampling)
+
+    first, second = play(Slow("ab", "c"), Scripted(slowly, Step(done=True, rewards={"win": 1.0}))).turns
+    assert first.env_seconds >= 0.19 > second.env_seconds
+    assert second.seconds >= 0.09 > first.seconds
+
+
 def test_the_row_is_what_was_fed_and_sampled_id_by_id():
     engine = Watched("ab", "longer", "c")
     episode = play(engine, Scripted(says("x"), says("yz"), Step(done=True)), turn_tokens=4)

@@ -120,7 +120,7 @@ def test_files_that_hold_no_trajectories_are_one_line(tmp_path: Path):
     with pytest.raises(RunError, match=r"bad\.parquet: not a Parquet file$"):
         read_trajectories(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 4$"):
+    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 5$"):
         read_trajectories(tmp_path / "other.parquet")
 
 
@@ -155,6 +155,24 @@ def test_files_from_before_the_learner_scored_tokens_are_read(tmp_path: Path):
     schema = SCHEMA.set(place, pa.field("turns", pa.list_(pa.struct(old)))).with_metadata({"turnwise.layout": "3"})
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
     assert read_trajectories(path) == GROUPS
+
+
+def test_times_of_turns_are_stored_and_files_from_before_are_read(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    timed = [dataclasses.replace(turn, seconds=0.5, env_seconds=0.25) for turn in LONE.turns]
+    one = dataclasses.replace(LONE, turns=tuple(timed))
+    write_trajectories(path, 0, [Group(task=one.task, trajectories=(one,))], None, decode)
+    [group] = read_trajectories(path)
+    assert {(turn.seconds, turn.env_seconds) for turn in group.trajectories[0].turns} == {(0.5, 0.25)}
+    rows = pq.ParquetFile(path).read().to_pylist()
+    times = ("seconds", "env_seconds")
+    rows = [{**row, "turns": [{k: v for k, v in t.items() if k not in times} for t in row["turns"]]} for row in rows]
+    old = [field for field in SCHEMA.field("turns").type.value_type if field.name not in times]
+    place = SCHEMA.get_field_index("turns")
+    schema = SCHEMA.set(place, pa.field("turns", pa.list_(pa.struct(old)))).with_metadata({"turnwise.layout": "4"})
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    [group] = read_trajectories(path)
+    assert {(turn.seconds, turn.env_seconds) for turn in group.trajectories[0].turns} == {(0.0, 0.0)}
 
 
 def test_a_trajectory_without_tokens_is_stored_by_its_messages(tmp_path: Path):

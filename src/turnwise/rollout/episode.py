@@ -6,6 +6,7 @@ trajectory with the reason. Who acts is a value (`Agent`): the loop asks it for 
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -97,11 +98,12 @@ class _Conversation:
             max_tokens = min(filter(None, (limits.turn_tokens, room, budget)))
             with self.boundary("state_key"):
                 state_key = await env.run_sync(env.state_key)
+            asked = time.perf_counter()
             try:
                 move = await session.act(max_tokens=max_tokens, seed=derive_seed(self.episode_seed, "turn", number))
             except AgentStopped as stopped:
                 return stopped.stop
-            turn = _make_turn(move, state_key)
+            turn = _make_turn(move, state_key, time.perf_counter() - asked)
             step = await self._take(turn, move.message)
             self.tail_ids = session.observe(step)
             if step.done:
@@ -129,8 +131,10 @@ class _Conversation:
         self.turns.append(turn)
         self.tail_ids = ()
         self.messages.append(message)
+        began = time.perf_counter()
         with self.boundary("step"):
             step = check_step(await self.env.receive(turn))
+        self.turns[-1] = dataclasses.replace(turn, env_seconds=time.perf_counter() - began)
         self._record(step)
         return step
 
@@ -176,9 +180,9 @@ def _why_done(step: Step) -> StopReason:
     return StopReason.TIME_UP if step.truncated else StopReason.DONE
 
 
-def _make_turn(move: Move, state_key: str | None) -> Turn:
+def _make_turn(move: Move, state_key: str | None, seconds: float) -> Turn:
     if move.tokens is None:
-        return Turn(state_key=state_key, message=move.message)
+        return Turn(state_key=state_key, message=move.message, seconds=seconds)
     completion = move.tokens.completion
     return Turn(
         context_ids=move.tokens.context_ids,
@@ -189,6 +193,7 @@ def _make_turn(move: Move, state_key: str | None) -> Turn:
         finish=completion.finish,
         state_key=state_key,
         message=move.message,
+        seconds=seconds,
     )
 
 

@@ -30,9 +30,10 @@ PerToken: TypeAlias = Mapping[str, Mapping[tuple[int, int], Floats]]
 """By column of `PER_TOKEN`, then by group and member: a number per action token."""
 TextOf: TypeAlias = Callable[[tuple[int, ...]], str]
 
-_LAYOUT = "4"
-_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": ()}
-"""Columns that older layouts lack: no trajectory of theirs has any. Before 4, turns lack what the learner scored."""
+_LAYOUT = "5"
+_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": (), "4": ()}
+"""Columns that older layouts lack: no trajectory of theirs has any. Before 4, turns lack what the learner scored, and
+before 5 their times."""
 PER_TOKEN = ("advantages", "learner_logprobs", "entropies")
 """Columns of a turn with one number per action token where it was trained on, and null where it was not. The learner's
 logprobs and entropies are those before its first step; in a mini-batch after that, each is null."""
@@ -50,6 +51,8 @@ _TURN = pa.struct(
         ("opens_row", pa.bool_()),
         ("finish", pa.string()),
         ("state_key", pa.string()),
+        ("seconds", pa.float32()),
+        ("env_seconds", pa.float32()),
     ]
 )
 SCHEMA = pa.schema(
@@ -76,7 +79,7 @@ SCHEMA = pa.schema(
 
 
 class StoredTurn(TypedDict):
-    """A turn as Parquet gives it back; the columns of `PER_TOKEN` but the first are absent in older layouts."""
+    """A turn as Parquet gives it back; older layouts lack times and the columns of `PER_TOKEN` but the first."""
 
     context_text: str
     action_text: str
@@ -91,6 +94,8 @@ class StoredTurn(TypedDict):
     opens_row: bool
     finish: str
     state_key: str | None
+    seconds: float
+    env_seconds: float
 
 
 class StoredRow(TypedDict):
@@ -282,6 +287,8 @@ def _to_struct(turn: Turn, per_token: Mapping[str, Known | None], text_of: TextO
         "opens_row": turn.opens_row,
         "finish": turn.finish.value,
         "state_key": turn.state_key,
+        "seconds": turn.seconds,
+        "env_seconds": turn.env_seconds,
     }
 
 
@@ -335,4 +342,6 @@ def _from_struct(turn: StoredTurn) -> Turn:
         opens_row=turn["opens_row"],
         finish=Finish(turn["finish"]),
         state_key=turn["state_key"],
+        seconds=turn.get("seconds") or 0.0,
+        env_seconds=turn.get("env_seconds") or 0.0,
     )

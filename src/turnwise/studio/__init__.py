@@ -31,8 +31,8 @@ links last; a trajectory as everywhere, `train-12/3/1`: stage, step, group, memb
                                      facets: {stages, steps, environments, stops, channels}, pending, problems}
         stage step task environment stop channel least most errors shortest longest text sort descending offset limit
     /api/runs/ID/trajectory/NAME     {name, task, blocks: [...], tools: {name: text}, turns: [{context, action,
-                                     rewards, version, opens_row, finish, state_key}], tail, siblings: [row],
-                                     same_task: [row], pieces: bool, ...}
+                                     rewards, version, opens_row, finish, state_key, seconds, env_seconds}],
+                                     tail, siblings: [row], same_task: [row], pieces: bool, ...}
                                      context = [[id, text]], action = [[id, text, logprob, advantage, learner, entropy]]
     /api/runs/ID/compare?name=..     {trajectories: [...], differs: [{turn, part, place}]}: from the first
     /api/runs/ID/branch              POST {trajectory, from_turn, checkpoint, temperature, seed, edit_result, action}

@@ -117,6 +117,8 @@ def _turn(turn: Turn, record: TurnRecord, pieces: Pieces | None) -> Json:
         "opens_row": turn.opens_row,
         "finish": turn.finish.value,
         "state_key": turn.state_key,
+        "seconds": turn.seconds,
+        "env_seconds": turn.env_seconds,
     }
 
 

@@ -36,9 +36,10 @@ function figures(turn) {
   const parts = [`read ${turn.context.length}, sampled ${turn.action.length} tokens`];
   if (turn.action.length) parts.push(`mean logprob ${num(mean(turn.action.map((one) => one[2])), 3)}`);
   if (advantage.length) parts.push(`advantage ${signed(mean(advantage))}`);
-  if (turn.seconds !== undefined && turn.seconds !== null) parts.push(`${num(turn.seconds, 3)} s`);
+  if (turn.seconds || turn.env_seconds) parts.push(`${num(turn.seconds, 2)} s to sample, ${num(turn.env_seconds, 2)} s in the environment`);
   parts.push(`weights of step ${turn.version}`);
-  return turn.action.length ? h("span", { class: "soft small figures" }, parts.join(" · ")) : null;
+  if (!turn.action.length && !turn.seconds) return null;
+  return turn ? h("span", { class: "soft small figures" }, parts.join(" · ")) : null;
 }
 
 function toolCall(call, tools) {
