@@ -1,21 +1,19 @@
-"""Prints how long the studio takes for large runs, and what it costs: `python -m benchmarks.studio [--training]`.
+"""Prints how long the studio takes for large runs, and what it costs: `python -m benchmarks.studio`.
 
 The server runs in a process of its own and is asked over HTTP, as a page asks it; each figure stands beside its bar.
 """
 
-import argparse
+import http.client
 import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +29,7 @@ Ask: TypeAlias = Callable[[str], dict[str, object]]
 
 _TOKEN: Final = "bench"
 _RUNS: Final = 100
+_FOLLOWED_SECONDS: Final = 40.0
 _CURVES: Final = [*(f"made/metric_{place}" for place in range(10)), "rollout/reward", "evaluate/success"]
 
 
@@ -143,62 +142,52 @@ def measure_many_runs(folder: Path, say: Callable[[str], None]) -> None:
         say(f"memory after opening all {_RUNS}               {server.memory:5.0f} MB                    bar 500 MB")
 
 
-def measure_training(folder: Path, say: Callable[[str], None]) -> None:
-    """The same training by turns with an open page and without: its own CPU time, and the server's."""
-    plain, watched, shares = [], [], []
-    for place in range(3):
-        plain.append(_train(folder / "plain" / f"run-{place}"))
-        (folder / "watched").mkdir(exist_ok=True)
-        with serving(folder / "watched") as server:
-            ended = threading.Event()
-            page = threading.Thread(target=_watch, args=(server, ended), daemon=True)
-            page.start()
-            before, began = server.cpu, time.perf_counter()
-            watched.append(_train(folder / "watched" / f"run-{place}"))
-            shares.append((server.cpu - before) / (time.perf_counter() - began))
-            ended.set()
-            page.join()
-    ratio = statistics.median(watched) / statistics.median(plain) - 1
-    spread = (max(plain) - min(plain)) / statistics.median(plain)
-    say(
-        f"training's CPU time with a page open      {ratio:+7.1%}     bar 1 %; without one, runs differ by {spread:.1%}"
-    )
-    say(f"the server's share of one core meanwhile  {statistics.median(shares):7.1%}")
+def measure_following(folder: Path, say: Callable[[str], None]) -> None:
+    """What a page costs the machine that trains: it follows a run of 1,000 steps which writes one every second."""
+    run = make_run(folder / "followed", trajectories=200, tokens=500)
+    write_metrics(run, steps=1000)
+    line = run.metrics.read_bytes().splitlines(keepends=True)[-2]
+    with serving(folder) as server:
+        name = find_id(server.ask, "followed")
+        series = "&".join(f"name={curve}" for curve in _CURVES)
+        events = threading.Thread(target=_listen, args=(server,), daemon=True)
+        events.start()
+        _refresh(server, name, series)
+        before, began, due = server.cpu, time.perf_counter(), 0.0
+        while (now := time.perf_counter() - began) < _FOLLOWED_SECONDS:
+            with run.metrics.open("ab") as file:
+                file.write(line)
+            if now >= due:
+                took = _refresh(server, name, series)
+                due = time.perf_counter() - began + min(30.0, max(1.2, 60 * took))  # as `api.js` rests
+            time.sleep(1)
+        share = (server.cpu - before) / (time.perf_counter() - began)
+    say(f"a page that follows a run that trains     {share:.1%} of one core               bar 1 % of training")
 
 
-def _train(run: Path) -> float:
-    """CPU seconds of a short run."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    arguments = ["games-bandit", "steps=30", "evaluate.tasks=16", "--run", str(run)]
-    subprocess.run([sys.executable, "-m", "turnwise.cli", "train", *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def _refresh(server: Server, name: str, series: str) -> float:
+    began = time.perf_counter()
+    server.ask(f"/api/runs/{name}")
+    server.ask(f"/api/runs/{name}/series?{series}")
+    return time.perf_counter() - began
 
 
-def _watch(server: Server, ended: threading.Event) -> None:
-    """What an open page asks for, every 1.2 seconds."""
-    while not ended.wait(1.2):
-        runs = server.ask("/api/runs")["runs"]
-        assert isinstance(runs, list)
-        for run in runs[-1:]:
-            server.ask(f"/api/runs/{run['id']}")
-            server.ask(f"/api/runs/{run['id']}/series?name=rollout/reward&name=evaluate/success&name=policy/entropy")
+def _listen(server: Server) -> None:
+    address = f"{server.url}/api/events"
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {_TOKEN}"})
+    with suppress(OSError, http.client.HTTPException), urllib.request.urlopen(request, timeout=120) as stream:
+        while stream.readline():
+            pass
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.studio")
-    parser.add_argument("--training", action="store_true", help="measure what a page costs training instead")
-    options = parser.parse_args(arguments)
-
+def main() -> None:
     def say(line: str) -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        if options.training:
-            return measure_training(Path(folder), say)
         measure_large_run(Path(folder) / "one", say)
         measure_many_runs(Path(folder) / "many", say)
-        return None
+        measure_following(Path(folder) / "live", say)
 
 
 if __name__ == "__main__":

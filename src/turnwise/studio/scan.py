@@ -164,8 +164,8 @@ def what_differs(scans: Mapping[str, RunScan]) -> dict[str, dict[str, Json]]:
     every = [scan.settings for scan in scans.values() if scan.settings]
     keys = dict.fromkeys(key for settings in every for key in settings)
     differing = [key for key in keys if len({_show(settings.get(key)) for settings in every}) > 1]
-    # What all runs have and set otherwise tells more than what one of them lacks.
-    differing.sort(key=lambda key: sum(key not in settings for settings in every))
+    # Settings that runs have in common and set otherwise tell more than those that some of them lack.
+    differing.sort(key=lambda key: len({_show(settings[key]) for settings in every if key in settings}) == 1)
     return {
         run: {key: _show(scan.settings[key]) for key in differing if key in scan.settings}
         for run, scan in scans.items()

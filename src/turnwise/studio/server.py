@@ -107,7 +107,11 @@ def _answer(ask: Callable[[Request], object], request: Request) -> Response:
 
 
 def _json(content: object, status: int = 200) -> Response:
-    body = json.dumps(finite(content), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    try:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # NaN or infinity somewhere: rare, and a walk through all of it finds where
+        text = json.dumps(finite(content), ensure_ascii=False, allow_nan=False)
+    body = text.encode("utf-8", "replace")
     return Response(body, status_code=status, media_type="application/json")
 
 

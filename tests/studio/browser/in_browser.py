@@ -1,12 +1,14 @@
 """The studio in a browser: what a person sees is what is stored, by pointer, keyboard or phone, in light and dark."""
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
 from studio_runs import EVIL, make_studio_run, serving, write_step
 from tiny_runs import SFT, run_tiny
 from turnwise.runs import RunDirectory
@@ -281,6 +283,16 @@ def test_text_can_be_read_in_both_themes(open_page, studio, name, theme):
     assert light == (theme == "light")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("mode", ["role", "advantage", "logprob", "gap", "entropy", "version"])
+def test_painted_tokens_can_be_read(open_page, studio, mode, theme):
+    path = path_of(studio, f"/t/train-1/0/0?view=tokens&paint={mode}")
+    page = open_page(studio, path, color_scheme=theme)
+    expect(page.locator(f".token-view.paint-{mode}")).to_be_attached()
+    ratio, where = page.evaluate(LEAST_CONTRAST)
+    assert ratio >= 4.5, where
+
+
 def test_a_damaged_run_says_what_could_not_be_read(open_page, tmp_path):
     run = make_studio_run(tmp_path / "broken")
     run.trajectory_file("train", 2).write_bytes(b"PAR1 and no more")
@@ -291,6 +303,35 @@ def test_a_damaged_run_says_what_could_not_be_read(open_page, tmp_path):
         expect(page.locator(".problems").first).to_contain_text("metrics.jsonl")
         expect(page.locator(".problems").last).to_contain_text("train-000002.parquet cannot be read")
         expect(page.locator(".row").first).to_be_visible()
+
+
+def test_ten_thousand_trajectories_open_filter_and_are_searched_in_time(open_page, tmp_path):
+    run = make_run(tmp_path / "large", trajectories=10_000, tokens=500)
+    write_metrics(run, steps=1000)
+    with serving(tmp_path) as client:
+        page = open_page(client)
+        expect(page.locator(".run-row")).to_have_count(1)
+
+        def seconds(act, seen):
+            began = time.perf_counter()
+            act()
+            seen()
+            return time.perf_counter() - began
+
+        def shows(words):
+            return lambda: expect(page.locator(".count")).to_have_text(re.compile(words))
+
+        address = f"{client.studio.url}#{path_of(client, '/trajectories', 'large')}"
+        assert seconds(lambda: page.goto(address), shows("^10,000 of 10,000 trajectories$")) < 3
+        filtering = seconds(lambda: page.get_by_label("Outcome").select_option("failed"), shows("^[0-9,]{5} of 10,000"))
+        assert filtering < 0.5
+        page.get_by_label("Outcome").select_option("")
+        shows("^10,000 of")()
+        search = page.get_by_label("Search inside messages")
+        assert seconds(lambda: search.fill(NEEDLE), shows("^[0-9]{1,2} of 10,000")) < 2
+        curves = f"{client.studio.url}#{path_of(client, '/curves', 'large')}"
+        drawn = page.locator('[data-metric="rollout/reward"] path.line')
+        assert seconds(lambda: page.goto(curves), lambda: expect(drawn).to_be_attached()) < 2
 
 
 def test_a_branch_changes_what_it_should(open_page, tmp_path):

@@ -37,12 +37,24 @@ export function link(path, query) {
 export const runPath = (id, rest = "") => `/run/${encodeURIComponent(id)}${rest}`;
 export const runApi = (id, rest = "") => `/api/runs/${encodeURIComponent(id)}${rest}`;
 
-// Calls back when a run writes, at most every `wait` milliseconds; returns what ends it.
-export function onChange(ids, call, wait = 1200) {
+// Calls back when a run writes; returns what ends it. However long a call takes, the next one comes so much later that
+// the page and its server use a sixtieth of the time at the most: a run that trains on the same machine hardly notices.
+const LEAST_WAIT = 1200, MOST_WAIT = 30000, RESTS = 60;
+
+export function onChange(ids, call) {
   const source = new EventSource(`/api/events?${search({ run: ids })}`);
-  let due = null;
+  let due = null, wait = LEAST_WAIT, again = false;
+  const act = async () => {
+    const began = performance.now();
+    try { await call(); } catch { /* the next change asks again */ }
+    wait = Math.min(MOST_WAIT, Math.max(LEAST_WAIT, RESTS * (performance.now() - began)));
+    if (due === 0) return;
+    due = null;
+    if (again) later();
+  };
   const later = () => {
-    if (due === null) due = setTimeout(() => { due = null; call(); }, wait);
+    again = due !== null;
+    if (due === null) due = setTimeout(act, wait);
   };
   source.addEventListener("change", later);
   source.addEventListener("runs", later);

@@ -6,9 +6,9 @@ import { num, signed, spaced } from "./format.js";
 export const MODES = [
   ["role", "role", "blue: sampled by the agent; plain: read"],
   ["advantage", "advantage", "green: made likelier; red: made less likely"],
-  ["logprob", "logprob", "darker: the sampler thought it less likely"],
-  ["gap", "gap", "darker: sampler and learner disagree more about its probability (logarithmic)"],
-  ["entropy", "entropy", "darker: the learner was less certain what comes here"],
+  ["logprob", "logprob", "stronger: the sampler thought it less likely"],
+  ["gap", "gap", "stronger: sampler and learner disagree more about its probability (logarithmic)"],
+  ["entropy", "entropy", "stronger: the learner was less certain what comes here"],
   ["version", "version", "a colour for each version of the weights that sampled"],
 ];
 const ID = 0, TEXT = 1, LOGPROB = 2, ADVANTAGE = 3, LEARNER = 4, ENTROPY = 5;
@@ -101,7 +101,7 @@ export function inspector() {
       sampled && [fact("advantage", token[ADVANTAGE] === null ? "not trained on" : signed(token[ADVANTAGE], 7), token[ADVANTAGE] ?? undefined),
         fact("logprob", num(token[LOGPROB], 7), token[LOGPROB]), fact("probability", num(Math.exp(token[LOGPROB]), 4)),
         token[LEARNER] !== null && [fact("learner logprob", num(token[LEARNER], 7), token[LEARNER]), fact("gap", num(gapOf(token), 4), gapOf(token))],
-        token[ENTROPY] !== null && fact("entropy", num(token[ENTROPY], 7), token[ENTROPY]), fact("version", `weights of step ${version}`, version)]));
+        token[ENTROPY] !== null && fact("entropy", num(token[ENTROPY], 7), token[ENTROPY]), fact("version", `step ${version}`, version)]));
   }
   idle();
   return { el: panel, watch(flow) {
