@@ -113,9 +113,9 @@ def test_events_tell_which_run_has_written(tmp_path):
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         assert stream.readline() == b"retry: 2000\n"
         write_later(run)
-        lines = [stream.readline() for _ in range(8)]
-        assert b"event: change\n" in lines
-        assert f"data: {json.dumps({'id': name})}\n".encode() in lines
+        told = next(line for line in iter(stream.readline, b"") if line.startswith(b"event"))
+        assert told == b"event: change\n"
+        assert stream.readline() == f"data: {json.dumps({'id': name})}\n".encode()
         connection.close()
 
 
@@ -166,6 +166,32 @@ def test_a_damaged_run_opens_with_what_can_be_read(tmp_path):
         assert client.get(f"/api/runs/{name}/trajectory/train-1/0/0")["reward"] == 1.25
         for page in ("ledger", "health"):
             client.get(f"/api/runs/{name}/{page}")
+        status, _, body = client.ask(f"/api/runs/{name}/trajectory/train-2/0/0")
+        assert (status, "train-000002.parquet" in json.loads(body)["error"]) == (404, True)
+
+
+def test_a_file_that_is_damaged_within_is_one_line(tmp_path):
+    run = make_studio_run(tmp_path / "bent")
+    path = run.trajectory_file("train", 1)
+    content = bytearray(path.read_bytes())
+    content[200:6000] = bytes(5800)
+    path.write_bytes(content)
+    with serving(tmp_path) as client:
+        name = client.run_id("bent")
+        status, _, body = client.ask(f"/api/runs/{name}/trajectory/train-1/0/0")
+        assert (status, "\n" in json.loads(body)["error"]) == (404, False)
+        client.get(f"/api/runs/{name}/trajectories?text=Oslo")
+
+
+def test_a_run_whose_tokenizer_is_gone_or_broken_shows_ids(tmp_path):
+    run = make_studio_run(tmp_path / "plain")
+    file = run.checkpoints / "step-000002" / "model" / "tokenizer.json"
+    file.write_text("{")
+    with serving(tmp_path) as client:
+        shown = client.get(f"/api/runs/{client.run_id('plain')}/trajectory/train-1/0/0")
+        assert shown["pieces"] is False
+        token, text = shown["turns"][0]["context"][0]
+        assert text == f"⟨{token}⟩"
 
 
 def test_a_run_that_has_only_begun_is_listed(tmp_path):

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from turnwise.errors import RunError
 from turnwise.runs.conversation import Block, read_conversation
 from turnwise.runs.episodes import StoredEpisode, TurnRecord, first_difference, read_episode
@@ -32,15 +34,17 @@ class Tokenizers:
 
     def pieces_of(self, run: Run) -> Pieces | None:
         """None where the run has no checkpoint with a tokenizer yet."""
+        path = run.directory.path
         files = sorted(run.directory.checkpoints.glob("step-*/model/tokenizer.json"))
-        if not files:
-            return None
-        file = run.confined(files[-1])
-        stamp = file.stat().st_mtime_ns
         with self._lock:
-            if self._known.get(run.directory.path, (0, None))[0] != stamp:
-                self._known[run.directory.path] = (stamp, read_pieces(file))
-            return self._known[run.directory.path][1]
+            try:
+                size = run.confined(files[-1]).stat().st_size if files else 0
+            except OSError:  # a run that trains removes its older checkpoints
+                size = 0
+            # All checkpoints of a run have one tokenizer: by its size, it is not read again with every new one.
+            if size and self._known.get(path, (0, None))[0] != size:
+                self._known[path] = (size, read_pieces(files[-1]))
+            return self._known.get(path, (0, None))[1]
 
 
 def find_episode(run: Run, name: str) -> StoredEpisode:
@@ -48,7 +52,10 @@ def find_episode(run: Run, name: str) -> StoredEpisode:
     match = _NAME.fullmatch(name)
     if match is not None:
         run.confined(run.directory.trajectory_file(match[1], int(match[2])))
-    return read_episode(run.directory, name)
+    try:
+        return read_episode(run.directory, name)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
 def show_episode(episode: StoredEpisode, pieces: Pieces | None) -> dict[str, Json]:

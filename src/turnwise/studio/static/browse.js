@@ -122,7 +122,7 @@ export async function browseTab(body, id, query) {
 export function outcome(row) {
   if (row.stop === "env_failed") return ["failed", "failed"];
   if (row.success === null || row.success === undefined) return ["none", spaced(row.stop)];
-  return row.success > 0 ? ["won", "success"] : ["lost", spaced(row.stop)];
+  return row.success > 0 ? ["won", "success"] : ["lost", row.stop === "done" ? "not solved" : spaced(row.stop)];
 }
 
 export function drawRow(id, row, state = {}, most = 1) {

@@ -63,7 +63,7 @@ export async function curvesTab(body, id, query, about) {
         const x = state.x === "time" ? curve.time.map((time) => time - starts[run]) : curve.step;
         const part = some.length > 1 ? (evaluated ? "held out" : "in training") : "";
         series.push({ label: [abouts.length > 1 ? one.run.name : "", part].filter(Boolean).join(", ") || title,
-          colour: `c${(abouts.length > 1 ? run : which) % COLOURS}`, x, y: curve.value, low: curve.low, high: curve.high, dots: evaluated });
+          colour: `c${(abouts.length > 1 ? run : which) % COLOURS}`, x, y: curve.value, low: curve.low, high: curve.high, dots: evaluated, dashed: abouts.length > 1 && some.length > 1 && !evaluated });
       }));
       const events = state.x === "time" ? [] : about.findings.filter((one) => one.step !== null).map((one) => ({ x: one.step, kind: kindOf(one), label: one.sentence }));
       const success = some.includes("rollout/success");
@@ -76,6 +76,7 @@ export async function curvesTab(body, id, query, about) {
     charts = planned.map(([title, , wide]) => lineChart({ label: title, height: wide ? 280 : 190 }));
     replace(grid, planned.map(([title, some, wide], i) => h("figure", { class: wide ? "card big" : "card", "data-metric": some.join(" ") },
       h("figcaption", null, title, some.length === 1 && spaced(some[0].split("/").pop()) !== title && h("span", { class: "mono soft small" }, some[0]),
+        some.length > 1 && abouts.length > 1 && h("span", { class: "legend" }, "solid: held out, with its 95% interval; dotted: in training"),
         some.length > 1 && abouts.length === 1 && h("span", { class: "legend" }, some.map((name, which) => [h("i", { class: `key c${which}` }),
           name.startsWith("evaluate") ? "held out, with its 95% interval" : "in training"]))),
       charts[i].el)));

@@ -95,7 +95,8 @@ export function tokenFlow(trajectory, { scales = scalesOf([trajectory]), mark = 
 export function inspector() {
   const panel = h("aside", { class: "inspector", "aria-live": "polite" });
   const idle = () => replace(panel, h("p", { class: "soft" }, "Point at a token, or move through them with the arrow keys."));
-  const fact = (name, value, exact) => value !== null && value !== undefined && [h("dt", null, name), h("dd", { "data-fact": name.replaceAll(" ", "-"), "data-exact": exact === undefined ? null : String(exact) }, value)];
+  const fact = (name, value, exact) => value !== null && value !== undefined &&
+    h("div", null, h("dt", null, name), h("dd", { "data-fact": name.replaceAll(" ", "-"), "data-exact": exact === undefined ? null : String(exact) }, value));
   function show({ token, sampled, turn, place, version, role }) {
     replace(panel, h("p", { class: "token-text" }, shown(token[TEXT])), h("dl", null, fact("id", String(token[ID]), token[ID]), fact("role", role), turn !== undefined && fact("turn", `${turn + 1}, token ${place + 1}`),
       sampled && [fact("advantage", token[ADVANTAGE] === null ? "not trained on" : signed(token[ADVANTAGE], 7), token[ADVANTAGE] ?? undefined),
