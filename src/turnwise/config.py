@@ -97,6 +97,10 @@ def check_config(config: Config) -> Config:
     if config.steps:
         _check_algorithm(config)
     _check_rollout(config)
+    if config.env.workers and config.sft is not None and config.sft.workers:
+        raise ConfigError(
+            "sft.workers: env.workers already plays the demonstrations in processes: set one of them to 0"
+        )
     return config
 
 

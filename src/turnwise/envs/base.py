@@ -7,7 +7,7 @@ question, `episode_seed` makes the noise, so the members of a group start alike 
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Self, TypeVar
 
@@ -92,6 +92,32 @@ class Env(ABC):
     def state_key(self) -> str | None:
         """A name for the state the agent acts in now, equal exactly when states are (optional: GiGPO)."""
         return None
+
+    @property
+    def prototype(self) -> "Env":
+        """The environment as the user made it: this one, unless it runs elsewhere."""
+        return self
+
+    @property
+    def workers(self) -> int:
+        """Processes that its episodes run in; 0: in this one."""
+        return 0
+
+    def worker_counts(self) -> Mapping[str, int]:
+        """What happened to those processes: `{"deaths": 2, "killed": 1, "moved": 5}`; empty where there are none."""
+        return {}
+
+    def close_workers(self) -> None:
+        """Ends those processes; the environment is of no further use then."""
+        return
+
+    def current_line(self) -> str:
+        """Where its code is in a call under way, if that is not in this process: `support.py:41 in lookup`."""
+        return ""
+
+    def is_held_up(self) -> bool:
+        """Whether a call under way has not had its turn, since another episode's code holds the process it runs in."""
+        return False
 
     @property
     def has_deadline(self) -> bool:

@@ -17,6 +17,10 @@ class EpisodeFailure(Exception):
     """The episode cannot go on because infrastructure broke; its text becomes `Trajectory.failure`."""
 
 
+class RemoteError(Exception):
+    """What foreign code raised in another process, in words that name its line."""
+
+
 class Boundary:
     """`with boundary("step"): ...`, one for each episode: it also knows which call the episode is in, since when."""
 
@@ -45,7 +49,7 @@ class Boundary:
 
 def explain(error: BaseException) -> str:
     """`KeyError: 'gold' (support.py:41 in solved)`."""
-    if isinstance(error, InfrastructureError):  # names what is lost itself
+    if isinstance(error, InfrastructureError | RemoteError):  # names what is lost, or its line, itself
         return str(error)
     words = f"{type(error).__name__}: {error}".removesuffix(": ")
     line = line_of_error(error)

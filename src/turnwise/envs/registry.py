@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -46,8 +47,16 @@ class EnvSettings(PluginSettings):
 
     tasks: TaskSettings | None = None
     """Tasks from data of your own, in place of the environment's: `{train: train.jsonl, test: 0.1}`."""
+    workers: int = Field(default=0, ge=0)
+    """Processes that episodes run in, each with an environment of its own: code that hangs, crashes or never yields
+    costs its episode and nothing else. 0: in the trainer's process. The figures are the same."""
+    max_deaths: int = Field(default=20, ge=0)
+    """Workers that may end by themselves without an episode finished in between; more end the run."""
     unrecorded: dict[str, str] = Field(default_factory=dict)
     """Arguments that an environment given in Python had and a config cannot hold; written by a run, never by hand."""
+
+    def unread(self) -> Mapping[str, str]:
+        return {} if self.workers else {"max_deaths": "workers"}
 
 
 def make_env(settings: EnvSettings) -> Env:
@@ -68,6 +77,7 @@ def make_env(settings: EnvSettings) -> Env:
 
 def describe_env(env: Env) -> EnvSettings:
     """The settings that make an environment again: its class by name, and the arguments it was made with."""
+    workers, env = env.workers, env.prototype
     signature = inspect.signature(type(env))
     given = _arguments(env, signature)
     plain = {name: _plain(value) for name, value in given.items()}
@@ -75,6 +85,7 @@ def describe_env(env: Env) -> EnvSettings:
     lost |= {one.name for one in signature.parameters.values() if one.kind is one.VAR_POSITIONAL} & set(given)
     return EnvSettings(
         name=name_object(type(env)),
+        workers=workers,
         args={name: value for name, value in plain.items() if name not in lost},
         unrecorded={name: _show(given[name]) for name in given if name in lost},
     )

@@ -185,6 +185,12 @@ class CostMeter:
         return spent if any(spent.values()) else {}
 
 
+def add_costs(costs: Mapping[str, float]) -> None:
+    """Adds what judges cost in another process: `add_costs({"judge/calls": 3.0})`, as its `CostMeter` read it."""
+    for one in fields(Costs):
+        _ALL_COSTS.add(one.name, costs.get(f"judge/{one.name}", 0.0))
+
+
 def read_verdict(reply: bytes) -> Verdict:
     """The score in an endpoint's reply: `b'{"choices": [{"message": {"content": "Good. Score: 7"}}]}'` is .7."""
     try:

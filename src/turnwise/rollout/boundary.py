@@ -83,7 +83,7 @@ async def run_with_limits(
         return EpisodeEnd(stop=StopReason.ENV_FAILED, failure=f"task '{task.id}': {words}", seconds=seconds)
 
     seconds = None if env.has_deadline else limits.env_seconds
-    with _Watch(task, boundary, seconds, lambda words: leave(fail(words))) as watch:
+    with _Watch(env, task, boundary, seconds, lambda words: leave(fail(words))) as watch:
         try:
             stop = await watch.limit(lambda: _converse(converse, limits.seconds))
         except EpisodeFailure as error:
@@ -118,8 +118,10 @@ async def _close(env: Env, boundary: Boundary, watch: "_Watch") -> str:
 class _Watch:
     """Holds an episode's calls of foreign code to a deadline; a context manager, so that its timer is stopped."""
 
-    def __init__(self, task: Task, boundary: Boundary, seconds: float | None, leave: Callable[[str], None]) -> None:
-        self._task, self._boundary, self._seconds, self._leave = task, boundary, seconds, leave
+    def __init__(
+        self, env: Env, task: Task, boundary: Boundary, seconds: float | None, leave: Callable[[str], None]
+    ) -> None:
+        self._env, self._task, self._boundary, self._seconds, self._leave = env, task, boundary, seconds, leave
         self._failure = ""
         self._deadline: asyncio.Timeout | None = None
 
@@ -157,6 +159,8 @@ class _Watch:
             self._leave(f"{self._failure}, and ignores its cancellation")
             return
         elapsed = self._elapsed()
+        if self._seconds is not None and elapsed >= self._seconds and self._env.is_held_up():
+            self._boundary.since, elapsed = time.monotonic(), 0.0  # its time begins anew: it had no turn yet
         if self._seconds is not None and elapsed >= self._seconds:
             self._failure = f"{self._boundary.where}: no answer within {self._seconds:g} seconds{self._place()}"
             assert self._deadline is not None, "calls are made within limits"
@@ -174,7 +178,7 @@ class _Watch:
         warn_collapsed(_logger, f"{where}{place}", words)
 
     def _place(self) -> str:
-        line = line_of_task(self._running) if self._running is not None else ""
+        line = self._env.current_line() or (line_of_task(self._running) if self._running is not None else "")
         return f" ({line})" if line else ""
 
     def _elapsed(self) -> float:

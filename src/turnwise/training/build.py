@@ -15,6 +15,7 @@ from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make_env
+from turnwise.envs.workers.env import in_workers
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
@@ -54,7 +55,7 @@ def assemble(
     config: Config, *, env: Env | None = None, tasks: Sequence[Task] | None = None, ledger: Ledger | None = None
 ) -> Components:
     """Makes every component once; `env` and `tasks` replace those that the config names."""
-    env = make_env(config.env) if env is None else env
+    env = choose_env(config, env)
     train_tasks = env.tasks("train") if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     test_tasks = held_out_tasks(env, config, tasks)
@@ -81,6 +82,16 @@ def assemble(
         autocast=autocast,
         ledger=ledger,
     )
+
+
+def choose_env(config: Config, env: Env | None) -> Env:
+    """The environment at hand, or else the one that the config names, in as many workers as the config says."""
+    settings = config.env
+    chosen = make_env(settings) if env is None else env
+    if not settings.workers or chosen.workers:
+        return chosen
+    own = settings if env is None else None
+    return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
 
 
 def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:

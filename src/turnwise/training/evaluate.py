@@ -12,13 +12,12 @@ from pathlib import Path
 from turnwise.agents import Agent
 from turnwise.config import Config
 from turnwise.envs.base import Env
-from turnwise.envs.registry import make_env
 from turnwise.errors import RunError
 from turnwise.evaluation.evaluate import Evaluation, evaluate
 from turnwise.evaluation.report import write_answers
 from turnwise.runs import Display, make_display, write_trajectories
 from turnwise.runs.store import Decode
-from turnwise.training.build import assemble, held_out_tasks
+from turnwise.training.build import assemble, choose_env, held_out_tasks
 from turnwise.types import Task
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ def run_evaluation(
         agent, env, tasks = components.policy(config.evaluate), components.env, components.test_tasks
         decode = components.render.decode
     else:
-        env = make_env(config.env) if env is None else env
+        env = choose_env(config, env)
         tasks = held_out_tasks(env, config, tasks)
     with make_display() if display is None else nullcontext(display) as shown:
         result = _play(agent, env, tasks, config, shown)

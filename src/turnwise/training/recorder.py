@@ -6,12 +6,14 @@ are on the disk before a checkpoint is.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from turnwise.engines.base import Engine
+from turnwise.envs.base import Env
 from turnwise.evaluation import Evaluation
 from turnwise.learner.batch import PerTurn
 from turnwise.learner.learner import Update
@@ -42,6 +44,7 @@ class Recorder:
         *,
         ledger: Ledger,
         engine: Engine,
+        env: Env,
         decode: Decode,
         callbacks: Callback,
     ) -> None:
@@ -52,6 +55,7 @@ class Recorder:
         self._ledger_recorder = LedgerRecorder(ledger, engine)
         self._writer = BackgroundWriter()
         self._judges = CostMeter()
+        self._env, self._worker_counts = env, Counter(env.worker_counts())
         self._reported = self._lap = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -131,7 +135,7 @@ class Recorder:
             self._store("train", step, rollouts.groups, kept, update)
             spent = self._ledger_recorder.close_training(rollouts.groups, kept, update)
             metrics = {**summary, **rollouts.metrics(), **update.metrics, **decision.metrics, **pace, **spent}
-            metrics |= self._judges.read()
+            metrics |= self._judges.read() | self._count_workers()
             self._write("train", step, metrics)
             self._callbacks.on_step_end(step, metrics)
         for event in decision.events:
@@ -167,6 +171,11 @@ class Recorder:
         with self._ledger.spend("store"):
             write_report(self._directory, *unwritten)
         self._reported = time.monotonic()
+
+    def _count_workers(self) -> dict[str, float]:
+        """What happened to environment workers since this was last asked: `{"workers/deaths": 1.0, ...}`."""
+        before, self._worker_counts = self._worker_counts, Counter(self._env.worker_counts())
+        return {f"workers/{name}": float(count - before[name]) for name, count in self._worker_counts.items()}
 
     def _write(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         self._metrics.write(step, stage, metrics)

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from turnwise.agents import DemonstratingExpert
@@ -24,6 +24,9 @@ from turnwise.training.forked import map_forked
 from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 _logger = logging.getLogger(__name__)
+
+_PER_WORKER = 8
+"""Demonstrations under way at once for each of the environment's workers."""
 
 
 async def play_expert(
@@ -56,13 +59,25 @@ async def play_expert(
             progress=progress,
         )
     else:
-        played = []
-        for place in range(len(tasks)):
-            played.append(await play(place))
-            progress(place + 1, len(tasks))
+        played = await _play_in_turn(play, len(tasks), at_once=max(1, _PER_WORKER * env.workers), progress=progress)
     report_failures(played, "demonstration")
     _report_cuts(played)
     return played
+
+
+async def _play_in_turn(
+    play: Callable[[int], Awaitable[Trajectory]], count: int, *, at_once: int, progress: Callable[[int, int], None]
+) -> list[Trajectory]:
+    """The demonstrations by place, of which as many are under way `at_once`."""
+    waiting, played = iter(range(count)), dict[int, Trajectory]()
+
+    async def play_next() -> None:
+        for place in waiting:
+            played[place] = await play(place)
+            progress(len(played), count)
+
+    await asyncio.gather(*(play_next() for _ in range(min(at_once, count))))
+    return [played[place] for place in range(count)]
 
 
 def _report_cuts(demonstrations: Sequence[Trajectory]) -> None:

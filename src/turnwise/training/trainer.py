@@ -51,7 +51,7 @@ from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.recorder import Recorder
 from turnwise.types import Task
 
-_FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures")
+_FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
 MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS, *_FAILURE_LIMITS)
 """What a resumed run may change without becoming another run: its length, what fits its device, when it gives up."""
 
@@ -74,7 +74,10 @@ def run_training(
     `learners` are those of all processes. Ctrl-C, SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
-    config = config if env is None else config.model_copy(update={"env": describe_env(env)})
+    if env is not None:
+        described = describe_env(env)
+        kept = {"workers": env.workers or config.env.workers, "max_deaths": config.env.max_deaths}
+        config = config.model_copy(update={"env": described.model_copy(update=kept)})
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         stack.enter_context(one_line_disk_error(Path(run)))
@@ -85,6 +88,8 @@ def run_training(
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
+            if env is None or not env.workers:
+                stack.callback(parts.env.close_workers)
             if not resume:
                 require_demonstrations(config.sft, parts)
             learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
@@ -98,6 +103,7 @@ def run_training(
                 shown,
                 ledger=ledger,
                 engine=parts.engine,
+                env=parts.env,
                 decode=parts.render.decode,
                 callbacks=observers,
             )
