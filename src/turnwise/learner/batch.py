@@ -258,6 +258,11 @@ class Batch:
     def _length(self, row: int) -> int:
         return self.row_start[row + 1] - self.row_start[row]
 
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest row; 0 where there is none."""
+        return self._longest(range(self.rows)) if self.rows else 0
+
     def _longest(self, rows: Iterable[int]) -> int:
         return max(map(self._length, rows))
 

@@ -16,10 +16,11 @@ from transformers import PreTrainedTokenizerFast
 from turnwise.credit.settings import CreditSettings
 from turnwise.errors import TurnwiseError
 from turnwise.learner.batch import Batch
-from turnwise.learner.learner import Learner, Update
+from turnwise.learner.learner import Learner
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
+from turnwise.learner.update import Update
 from turnwise.losses.settings import LossSettings
 from turnwise.models.loading import LoadedModel, load_model
 from turnwise.models.settings import ModelSettings

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.score import check_packing, check_scoring, score
 from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
-from turnwise.learner.batch import Batch, PerTurn
+from turnwise.learner.batch import Batch
 from turnwise.learner.check import check_settings
 from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
 from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
@@ -30,9 +30,11 @@ from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings
+from turnwise.learner.shrinking import restore_shrunk, run_or_shrink, shrink_runner, shrunk_state
 from turnwise.learner.skipping import find_taught, mean_surprisal, rows_to_read, skips_rows
 from turnwise.learner.step_metrics import Measured, PendingStep, measure_reading, measure_step, summarise_steps
 from turnwise.learner.token_log import TokenLog
+from turnwise.learner.update import Update
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.models.reference import Reference
@@ -42,22 +44,7 @@ from turnwise.types import Group
 if TYPE_CHECKING:
     from turnwise.ledger import Ledger
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """The result of an update."""
-
-    metrics: dict[str, float]
-    """By `area/name`: `{"policy/loss": .02, "policy/entropy": 1.1, ...}`."""
-    advantages: PerTurn
-    """For every trajectory given, in order, turn by turn; one that was left out has no turns."""
-    logprobs: PerTurn = ()
-    """The learner's own, as the update began; NaN for tokens that were not read, or only after a step."""
-    entropies: PerTurn = ()
-    """Of the distribution that each token is sampled from; NaN likewise. Both are empty where no step was taken."""
-    first_clip_fraction: float | None = None
-    """Share of the first mini-batch that was clipped, before any step had moved the policy; None without a sound one.
-    For samples of the weights at hand it is the disagreement of sampler and learner, and should be 0."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +176,7 @@ class Learner:
                 stale=batch.oldest_version < self.version,
                 single_step=self.settings.epochs == self.settings.minibatches == 1,
             )
-            prepared = functools.cache(lambda: self._prepare_inputs(batch, old_policy))
+            prepared = functools.cache(lambda: self._fit(batch, lambda: self._prepare_inputs(batch, old_policy)))
             on_device = functools.cache(lambda: prepared()[0].to(self._device))
             if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=old_policy):
                 prepared()  # with the weights as they are; others are made when first used, behind the first forward
@@ -198,6 +185,8 @@ class Learner:
             inputs, credit_metrics = prepared()
             advantages = batch.by_turn(inputs.advantage)  # while a GPU is still learning
             step_metrics, first_clip_fraction = self._settle(epochs, batch)
+            if self.runner.token_budget != self.settings.tokens_per_microbatch:
+                step_metrics["learner/tokens_per_microbatch"] = float(self.runner.token_budget)
             exact = inputs.old_logprob if old_policy == "learner" else None  # of every token, not of the first step's
             logprobs, entropies = epochs.log.by_turn(batch, self.parallel, logprob=exact)
             self.version += 1
@@ -244,14 +233,24 @@ class Learner:
         with passes, seeded(seed_of_dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
-                    mini = self._minibatch(batch, rows, inputs, taught)
+                    make = functools.cache(lambda budget, rows=rows: self._minibatch(batch, rows, inputs, taught))
                     if not warming_up:
                         log.begin_step()
-                        epochs.policy.append(self._policy_step(mini, inputs, log))
+                        step = functools.partial(self._policy_step, make, inputs, log)
+                        epochs.policy.append(self._fit(batch, step))
                     if self.critic is not None:
-                        epochs.critic.append(self._critic_step(mini, inputs))
-                    epochs.micros.extend(mini.micros)
+                        epochs.critic.append(self._fit(batch, functools.partial(self._critic_step, make, inputs)))
+                    epochs.micros.extend(make(self.runner.token_budget).micros)
         return epochs
+
+    def _fit(self, batch: Batch, work: Callable[[], T]) -> T:
+        """Runs passes after which no weight has moved, in smaller micro-batches where the device is full."""
+
+        def shrink(error: torch.OutOfMemoryError) -> None:
+            modules, setting = self._modules(), "learner.tokens_per_microbatch"
+            self.runner = shrink_runner(self.runner, batch, error, *modules, setting=setting)
+
+        return run_or_shrink(work, shrink)
 
     def _settle(self, epochs: _Epochs, batch: Batch) -> tuple[dict[str, float], float | None]:
         """Waits for all steps and returns their metrics, and the share of the first mini-batch that was clipped."""
@@ -298,7 +297,10 @@ class Learner:
         """[L]: of each trained token, or of those in `among` [L], in the loss of a mini-batch."""
         return batch.weights(rows, self.loss.aggregation, fixed_length=self.loss.fixed_length, among=among)
 
-    def _policy_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs], log: TokenLog) -> PendingStep:
+    def _policy_step(
+        self, make: Callable[[int], _MiniBatch], inputs: Callable[[], LossInputs], log: TokenLog
+    ) -> PendingStep:
+        mini = make(self.runner.token_budget)
         totals: dict[str, torch.Tensor] = {}
         widest = torch.zeros((), device=self._device)
         for micro in (micro.to(self._device) for micro in mini.micros):
@@ -323,7 +325,8 @@ class Learner:
             sampled_weight=(mini.read_weights * inputs().sampled).sum(),
         )
 
-    def _critic_step(self, mini: _MiniBatch, inputs: Callable[[], LossInputs]) -> PendingStep:
+    def _critic_step(self, make: Callable[[int], _MiniBatch], inputs: Callable[[], LossInputs]) -> PendingStep:
+        mini = make(self.runner.token_budget)
         assert self.critic is not None
         assert self.critic_optimizer is not None
         assert mini.value_weights is not None
@@ -362,11 +365,12 @@ class Learner:
         if self.critic is not None and self.critic_optimizer is not None:
             state["critic"] = self.critic.state_dict()
             state["critic_optimizer"] = self.critic_optimizer.state_dict()
+        state |= shrunk_state(self.settings.tokens_per_microbatch, self.runner)
         return self.parallel.gather_state(state)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a state of a learner with the same settings; the policy's weights are loaded apart."""
-        absent = set(self.state_dict()) - set(state)
+        absent = set(self.state_dict()) - set(state) - {"microbatch"}
         if absent:
             raise RunError(
                 f"the checkpoint holds no {', '.join(sorted(absent))}: resume with the credit and loss settings it "
@@ -375,6 +379,7 @@ class Learner:
         version = state["version"]
         assert isinstance(version, int)
         self.version = version
+        self.runner = restore_shrunk(self.settings.tokens_per_microbatch, self.runner, state)
         self.optimizer.load_state_dict(_section(state, "optimizer"))
         if self.reference is not None:
             self.reference.load_state_dict(_tensors(state, "reference"))

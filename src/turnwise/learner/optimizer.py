@@ -21,9 +21,6 @@ from turnwise.learner.settings import OptimizerSettings
 
 logger = logging.getLogger(__name__)
 
-_MOST_SKIPPED = 3
-"""Steps in a row with a gradient that is not finite before the run ends."""
-
 
 def learning_rate(settings: OptimizerSettings, step: int, total_steps: int) -> float:
     """The rate of step 0, 1, ...: with lr 1 and warmup_steps 4 it begins .25, .5, .75, 1."""
@@ -112,13 +109,14 @@ class Optimizer:
         if not math.isfinite(norm):
             outcome = "skipped"
             self._skipped_in_a_row += 1
-            logger.warning("step %d skipped: the norm of its gradient is %s", step, norm)
+            logger.warning("step %d skipped: the norm of its gradient is %s; weights and moments stay", step, norm)
         else:
             self._skipped_in_a_row = 0
-        if self._skipped_in_a_row >= _MOST_SKIPPED:
+        most = self.settings.max_skipped
+        if self._skipped_in_a_row > most:
             raise TurnwiseError(
-                f"training has diverged: {_MOST_SKIPPED} gradients in a row are not finite (step {step}); "
-                "resume from an earlier checkpoint with a lower optimizer lr"
+                f"training has diverged: {self._skipped_in_a_row} gradients in a row are not finite (step {step}); "
+                "resume from an earlier checkpoint with a lower optimizer lr, or a higher optimizer max_skipped"
             )
         return OptimizerStep(grad_norm=norm, outcome=outcome)
 

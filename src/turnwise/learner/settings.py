@@ -30,6 +30,8 @@ class OptimizerSettings(Settings):
     """What AdamW adds to the root of the average square before it divides by it."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradient-clipping norm; null disables it."""
+    max_skipped: int = Field(default=2, ge=0)
+    """Steps in a row that are skipped since their loss or gradient is not finite; one more ends the run."""
 
     def unread(self) -> Mapping[str, str]:
         return {"final_lr_share": "schedule"} if self.schedule == "constant" else {}

@@ -10,6 +10,7 @@ Dropout is as the model has it: here it regularises, and there is no probability
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packi
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import SFTSettings
+from turnwise.learner.shrinking import restore_shrunk, run_or_shrink, shrink_runner, shrunk_state
 from turnwise.seeds import derive_seed
 
 
@@ -49,7 +51,7 @@ class SFTLearner:
         parallel: Parallel = SINGLE,
     ) -> None:
         self._model, self._parallel, self._seed = model, parallel, seed
-        self._context_weight = settings.context_weight
+        self._context_weight, self._asked_tokens = settings.context_weight, settings.tokens_per_microbatch
         self._runner = _make_runner(model, settings, autocast, parallel)
         module = parallel.prepare(model)
         self._optimizer = Optimizer(module, settings.optimizer, total_steps=total_steps, parallel=parallel)
@@ -58,13 +60,19 @@ class SFTLearner:
 
     def step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         """Launches a step, and returns the metrics of those that are complete: `[{"sft/loss": 1.7, ...}]`."""
+        self._launched.append(run_or_shrink(lambda: self._launch(batch, step), partial(self._shrink, batch)))
+        return self._settle(self._ahead)
+
+    def _launch(self, batch: Batch, step: int) -> "LaunchedStep":
         # Dropout follows from the step and the rank, so that a resumed run draws what an unbroken one would have.
         with seeded(derive_seed(self._seed, "dropout", step, self._parallel.rank), self._runner.device):
-            launched = launch_sft_step(
+            return launch_sft_step(
                 self._model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
             )
-        self._launched.append(launched)
-        return self._settle(self._ahead)
+
+    def _shrink(self, batch: Batch, error: torch.OutOfMemoryError) -> None:
+        setting = "sft.tokens_per_microbatch"
+        self._runner = shrink_runner(self._runner, batch, error, self._model, setting=setting)
 
     def finish(self) -> list[dict[str, float]]:
         """The metrics of the steps still under way."""
@@ -73,13 +81,15 @@ class SFTLearner:
     def state_dict(self) -> dict[str, object]:
         """All that the next step depends on, but for the weights, which have a file of their own."""
         assert not self._launched, "finish comes first: a step under way may turn out to be skipped"
-        return self._parallel.gather_state({"optimizer": self._optimizer.state_dict()})
+        state = {"optimizer": self._optimizer.state_dict(), **shrunk_state(self._asked_tokens, self._runner)}
+        return self._parallel.gather_state(state)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a state of the same settings; the weights are loaded before this learner is made."""
         optimizer = state["optimizer"]
         assert isinstance(optimizer, Mapping)
         self._optimizer.load_state_dict(optimizer)
+        self._runner = restore_shrunk(self._asked_tokens, self._runner, state)
 
     def _settle(self, left: int) -> list[dict[str, float]]:
         return [self._launched.popleft().settle(self._optimizer) for _ in range(len(self._launched) - left)]
@@ -98,7 +108,8 @@ class LaunchedStep:
     def settle(self, optimizer: Optimizer) -> dict[str, float]:
         """Waits for it: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`; to be called in order of steps."""
         taken = optimizer.settle(self.step, float(self.grad_norm))
-        return {"sft/loss": float(self.loss), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(self.step)}
+        metrics = {"sft/loss": float(self.loss), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(self.step)}
+        return metrics | ({"sft/steps_skipped": 1.0} if taken.outcome == "skipped" else {})
 
 
 def launch_sft_step(

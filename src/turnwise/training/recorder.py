@@ -16,7 +16,7 @@ from turnwise.engines.base import Engine
 from turnwise.envs.base import Env
 from turnwise.evaluation import Evaluation
 from turnwise.learner.batch import PerTurn
-from turnwise.learner.learner import Update
+from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.rewards.judge_client import CostMeter
 from turnwise.rollout import RolloutBatch, summarise

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from turnwise.engines.base import Engine
-from turnwise.learner.learner import Update
+from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.types import Group, StopReason, Trajectory
 
