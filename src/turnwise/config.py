@@ -97,10 +97,7 @@ def check_config(config: Config) -> Config:
     if config.steps:
         _check_algorithm(config)
     _check_rollout(config)
-    if config.env.workers and config.sft is not None and config.sft.workers:
-        raise ConfigError(
-            "sft.workers: env.workers already plays the demonstrations in processes: set one of them to 0"
-        )
+    _check_env(config)
     return config
 
 
@@ -129,6 +126,14 @@ def _check_algorithm(config: Config) -> None:
                 f"{where}: one response per task has no reward std to go by: set rollout.group_size to 2 or more, or "
                 "the rule to none"
             )
+
+
+def _check_env(config: Config) -> None:
+    workers, chaos = config.env.workers, config.env.chaos
+    if chaos is not None and chaos.kill and not workers:
+        raise ConfigError("env.chaos.kill: it would kill the trainer: set env.workers to 1 or more, or kill to 0")
+    if workers and config.sft is not None and config.sft.workers:
+        raise ConfigError("sft.workers: env.workers plays the demonstrations in processes already: set it to 0")
 
 
 def _check_rollout(config: Config) -> None:

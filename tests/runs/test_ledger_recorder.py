@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from turnwise.engines.base import EngineStats
-from turnwise.learner.learner import Update
+from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.runs.ledger.recorder import LedgerRecorder, count_outcomes, count_played
 from turnwise.types import Group, StopReason, Task, Trajectory, Turn

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import json
 import logging
 import os
 import random
@@ -17,7 +18,7 @@ from turnwise.envs.tool_env import ToolEnv
 from turnwise.rewards import reward
 from turnwise.seeds import derive_seed
 from turnwise.tools import tool
-from turnwise.types import Message, Step, Task
+from turnwise.types import Message, Step, Task, ToolCall
 
 
 class Counting(Env):
@@ -123,7 +124,7 @@ class Desk(ToolEnv):
         assert threading.get_ident() == self.thread, "sync code of an episode has one thread"
         return f"{key} is {self.luck.randint(0, 9)}"
 
-    @tool
+    @tool(timeout=0.3)
     async def ponder(self, key: str) -> str:
         """Thinks about a key.
 
@@ -137,6 +138,14 @@ class Desk(ToolEnv):
     def fail(self) -> str:
         """Always fails."""
         raise OSError("no disk")
+
+    def expert(self) -> Message:
+        """Calls a tool five times."""
+        if self.turns_taken == 5:
+            return Message(role="assistant", content="done")
+        name = "look_up" if self.turns_taken % 2 else "ponder"
+        call = ToolCall(id="1", name=name, arguments=json.dumps({"key": self.key}))
+        return Message(role="assistant", content="", tool_calls=(call,))
 
     @reward
     def lucky(self, episode) -> float:

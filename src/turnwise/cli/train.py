@@ -14,6 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a packaged recipe, such as encyclopedia-grpo, or a YAML file")
     add_overrides(parser, "a.b=c", "settings that replace the recipe's")
     parser.add_argument("--run", metavar="DIR", help="the run directory (default: runs/RECIPE)")
+    parser.add_argument(
+        "--chaos", metavar="SHARES", help="plant faults into training: hang=.05,crash=.05,kill=.01 (kill: env.workers)"
+    )
     parser.add_argument("--explain", action="store_true", help="print every setting and where it comes from, and stop")
     parser.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
     parser.add_argument(  # an option of its own: with an optional value, `--resume RECIPE` would lose its recipe
@@ -22,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.chaos:
+        from turnwise.envs.chaos import parse_chaos
+
+        options.overrides = [*options.overrides, *parse_chaos(options.chaos)]
     if options.explain:
         from turnwise.reference.origins import explain_recipe, show_explained
 

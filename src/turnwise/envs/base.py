@@ -103,6 +103,10 @@ class Env(ABC):
         """Processes that its episodes run in; 0: in this one."""
         return 0
 
+    def with_faults(self) -> "Env":
+        """The same environment, with the faults of `env.chaos` where it has any."""
+        return self
+
     def worker_counts(self) -> Mapping[str, int]:
         """What happened to those processes: `{"deaths": 2, "killed": 1, "moved": 5}`; empty where there are none."""
         return {}

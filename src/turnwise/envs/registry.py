@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field, JsonValue
 
 from turnwise.envs.base import Env
+from turnwise.envs.chaos import ChaosSettings, with_chaos
 from turnwise.envs.task_files import TaskSettings, tasks_of
 from turnwise.errors import ConfigError
 from turnwise.plugins import PluginKind, PluginSettings, make_plugin, name_object
@@ -52,6 +53,8 @@ class EnvSettings(PluginSettings):
     costs its episode and nothing else. 0: in the trainer's process. The figures are the same."""
     max_deaths: int = Field(default=20, ge=0)
     """Workers that may end by themselves without an episode finished in between; more end the run."""
+    chaos: ChaosSettings | None = None
+    """Faults planted into the episodes of training, to see that a run survives them."""
     unrecorded: dict[str, str] = Field(default_factory=dict)
     """Arguments that an environment given in Python had and a config cannot hold; written by a run, never by hand."""
 
@@ -72,7 +75,7 @@ def make_env(settings: EnvSettings) -> Env:
     if settings.tasks is not None:
         # On the instance: every copy that `spawn` makes has it, and no class is asked to know of files.
         object.__setattr__(env, "tasks", tasks_of(settings.tasks))
-    return env
+    return with_chaos(env, settings.chaos)
 
 
 def describe_env(env: Env) -> EnvSettings:

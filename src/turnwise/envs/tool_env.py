@@ -88,6 +88,13 @@ class ToolEnv(Env):
         codes: list[Tool | Reward] = [*self._bound_tools(), *self._given_rewards, *self._bound_rewards()]
         self._needs_thread = not all(code.quick or code.is_async for code in codes)
 
+    def with_tools(self, change: Callable[[Tool], Tool]) -> Self:
+        """A copy whose tools are changed, each by the same function."""
+        changed = self.spawn()
+        changed._given_tools = tuple(map(change, self._given_tools))
+        changed._own_tools = tuple(map(change, self._own_tools))
+        return changed
+
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         return tuple(item.spec for item in (*self._given_tools(), *self._own_tools))

@@ -14,7 +14,8 @@ from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedA
 from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
-from turnwise.envs.registry import make_env
+from turnwise.envs.chaos import with_chaos
+from turnwise.envs.registry import describe_env, make_env
 from turnwise.envs.workers.env import in_workers
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
@@ -87,10 +88,10 @@ def assemble(
 def choose_env(config: Config, env: Env | None) -> Env:
     """The environment at hand, or else the one that the config names, in as many workers as the config says."""
     settings = config.env
-    chosen = make_env(settings) if env is None else env
+    chosen = make_env(settings) if env is None else with_chaos(env, settings.chaos)
     if not settings.workers or chosen.workers:
         return chosen
-    own = settings if env is None else None
+    own = settings if env is None else describe_env(env).model_copy(update={"chaos": settings.chaos})
     return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
 
 

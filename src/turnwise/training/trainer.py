@@ -19,7 +19,7 @@ from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.group import LearnerGroup
-from turnwise.learner.learner import Update
+from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
 from turnwise.plugins import describe_sources
@@ -76,7 +76,8 @@ def run_training(
     ledger, learners = ledger or Ledger(), learners or single_process()
     if env is not None:
         described = describe_env(env)
-        kept = {"workers": env.workers or config.env.workers, "max_deaths": config.env.max_deaths}
+        given = config.env
+        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
         config = config.model_copy(update={"env": described.model_copy(update=kept)})
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
@@ -133,7 +134,7 @@ class Trainer:
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
         self.collector = RolloutCollector(
             parts.policy(config.rollout),
-            parts.env,
+            parts.env.with_faults(),
             parts.train_tasks,
             config.rollout,
             seed=config.seed,

@@ -41,17 +41,18 @@ def in_workers(
 
     `env` itself only lists tasks and tools; each worker makes one of its own, from `settings` or as `env` was made.
     """
-    name = type(env).__name__
+    name = type(env.prototype).__name__
     if not hasattr(os, "fork"):
         raise ConfigError("env.workers: this system cannot fork processes: set it to 0")
-    if type(env).receive is not Env.receive or type(env).turn_request is not Env.turn_request:
+    kind = type(env.prototype)
+    if kind.receive is not Env.receive or kind.turn_request is not Env.turn_request:
         raise ConfigError(
             f"env.workers: {name} reads the agent's tokens, so it runs in the trainer's process: set it to 0"
         )
     birth = _birth(env, settings)
     fleet = Fleet(lambda: LocalNursery(birth), workers=workers, max_deaths=max_deaths)
     # Errors name an environment by its class: so this one has the name of the user's.
-    named = cast(type[WorkerEnv], type(name, (WorkerEnv,), {"__module__": type(env).__module__}))
+    named = cast(type[WorkerEnv], type(name, (WorkerEnv,), {"__module__": kind.__module__}))
     return named(env, fleet)
 
 
@@ -60,7 +61,7 @@ class WorkerEnv(Env):
 
     def __init__(self, prototype: Env, fleet: Fleet) -> None:
         self._prototype, self._fleet = prototype, fleet
-        self._overflows = type(prototype).overflow is not Env.overflow
+        self._overflows = type(prototype.prototype).overflow is not Env.overflow
         self._worker: Worker | None = None
         self._episode = 0
         self._tools: tuple[ToolSpec, ...] | None = None
@@ -68,14 +69,14 @@ class WorkerEnv(Env):
         self._attempts = itertools.count()
         self._suspected, self._ended_workers = False, 0
         self._answer: Answer | None = None
-        self._where = ""
+        self._where, self._faults = "", False
         self._home: WorkerEnv | None = None
         """What the workers end with: they last as long as an episode of theirs."""
         self._ended = weakref.finalize(self, fleet.close)
 
     @property
     def prototype(self) -> Env:
-        return self._prototype
+        return self._prototype.prototype
 
     @property
     def workers(self) -> int:
@@ -88,6 +89,11 @@ class WorkerEnv(Env):
     def tasks(self, split: str) -> Sequence[Task]:
         return self._prototype.tasks(split)
 
+    def with_faults(self) -> Self:
+        struck = self.spawn()
+        struck._faults = True
+        return struck
+
     def spawn(self) -> Self:
         fresh = super().spawn()
         fresh._worker, fresh._tools, fresh._answer = None, None, None
@@ -99,7 +105,7 @@ class WorkerEnv(Env):
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         self._history.clear()
         self._episode, self._where = self._fleet.new_episode(), f"task '{task.id}'"
-        answer = await self._call("reset", Reset(task, episode_seed, 0))
+        answer = await self._call("reset", Reset(task, episode_seed, self._faults, 0))
         opening = answer.value
         assert isinstance(opening, Opening)
         self._tools = opening.tools
@@ -227,7 +233,7 @@ class WorkerEnv(Env):
 
 
 def _birth(env: Env, settings: EnvSettings | None) -> Birth:
-    cls = type(env)
+    cls = type(env.prototype)
     described = settings or describe_env(env)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     in_file = cls.__module__ == "__main__" or cls.__module__.startswith("turnwise_user_")

@@ -59,6 +59,8 @@ class Fleet:
                 f"env.workers: {self._in_a_row} workers ended without an episode finished in between, the last "
                 f"{self._last_cause}; is memory short? Run it with env.workers=0 to see why, or raise env.max_deaths"
             )
+        for worker in self._workers:
+            worker.read()  # nothing read what they said while no event loop ran
         if alone:
             chosen = self._start()
             chosen.reserved = True
@@ -80,9 +82,8 @@ class Fleet:
             self._in_a_row = 0
         worker.reserved = False
         surplus = len(self._able()) > self.size
-        if not worker.episodes and not worker.cause and (worker.stuck or surplus):
+        if surplus and not worker.episodes and not worker.cause:
             worker.kill("retired")
-            self.counts["killed"] += bool(worker.stuck)
 
     def kill_if_it_hangs(self, worker: Worker, episode: int, where: str) -> None:
         """Gives calls of an episode that were cancelled a moment to end, and kills their worker if they do not."""
@@ -106,6 +107,9 @@ class Fleet:
         worker.kill(f"killed with {where}, which ignored its cancellation")
 
     def _note_death(self, worker: Worker, where: str) -> None:
+        if worker.leaving:
+            self.counts["killed"] += 1
+            return
         self._in_a_row += 1
         self.counts["deaths"] += 1
         self._last_cause = f"{worker.cause}, in {where}"

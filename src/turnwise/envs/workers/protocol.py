@@ -17,11 +17,14 @@ Method: TypeAlias = Literal["reset", "step", "overflow", "expert", "close"]
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The arguments of `reset`; `attempt` counts the workers that this episode was on before."""
+    """The arguments of `reset`, and on which environment it is called."""
 
     task: Task
     episode_seed: int
+    faults: bool
+    """Whether on that with faults (`env.chaos`)."""
     attempt: int
+    """How many workers this episode was on before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """So many threads of calls that were given up still run; only the end of the process ends them."""
+    """Threads of calls that were given up are still busy, or are many; only the end of the process ends them."""
 
-    threads: int
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The worker is stuck and has no episode left: it ends itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class Ready:
 
 
 ToWorker: TypeAlias = Call | Cancel
-FromWorker: TypeAlias = Answer | Failed | Lines | Log | Spent | Stuck | Ready
+FromWorker: TypeAlias = Answer | Failed | Lines | Log | Spent | Stuck | Leaving | Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

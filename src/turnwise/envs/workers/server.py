@@ -5,16 +5,19 @@ unanswered. It knows no transport: it is given messages and a function that send
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from turnwise.envs.base import Env, close_env
 from turnwise.envs.boundary import explain
+from turnwise.envs.chaos import attempt
 from turnwise.envs.contract import check_expert, check_opening, check_step
 from turnwise.envs.workers.protocol import (
     Answer,
@@ -22,6 +25,7 @@ from turnwise.envs.workers.protocol import (
     Cancel,
     Failed,
     FromWorker,
+    Leaving,
     Lines,
     Log,
     Opening,
@@ -32,7 +36,7 @@ from turnwise.envs.workers.protocol import (
 )
 from turnwise.rewards.judge_client import CostMeter
 from turnwise.tools.code_lines import line_of_task, line_of_thread
-from turnwise.tools.running import abandoned_threads, being_cancelled
+from turnwise.tools.running import abandoned, being_cancelled
 from turnwise.tools.watchdog import calls_foreign_code, playing
 from turnwise.types import Message, Step
 
@@ -55,6 +59,12 @@ def _make_task(
     return task
 
 
+_BUSY = 0.1 * _WORD_AFTER
+"""Seconds of processor time between two looks that make a thread busy."""
+_MOST_ABANDONED = 64
+"""Threads that were given up and sleep, which cost little but memory."""
+
+
 class EpisodeServer:
     """`server.handle(message)` for each that arrives; `send` is called from several threads."""
 
@@ -63,7 +73,9 @@ class EpisodeServer:
         self._episodes: dict[int, Env] = {}
         self._running: dict[int, tuple[asyncio.Task[None], float]] = {}
         """By call: what runs it, and since when."""
-        self._costs, self._stuck = CostMeter(), 0
+        self._costs, self._stuck = CostMeter(), False
+        self._seconds: dict[int, float] = {}
+        """Processor time of threads that were given up, as it was last seen."""
         self._thread, self._loop = threading.current_thread(), asyncio.get_running_loop()
         self._loop.set_task_factory(_make_task)  # type: ignore[arg-type]  # typeshed wants one signature for all Pythons
         threading.Thread(target=self._tell_lines, name="turnwise-lines", daemon=True).start()
@@ -96,7 +108,9 @@ class EpisodeServer:
         argument = call.argument
         if isinstance(argument, Reset):
             playing.set(argument.task.id)
-            env = self._episodes[call.episode] = self._prototype.spawn()
+            attempt.set(argument.attempt)
+            prototype = self._prototype.with_faults() if argument.faults else self._prototype
+            env = self._episodes[call.episode] = prototype.spawn()
             messages = check_opening(await env.reset(argument.task, argument.episode_seed))
             return Opening(messages, env.tools)
         env = self._episodes[call.episode]
@@ -126,17 +140,15 @@ class EpisodeServer:
             return None, explain(error)
 
     def _account(self) -> None:
-        """Tells what judges cost, and of threads that were given up and never end."""
+        """Tells what judges cost."""
         if costs := self._costs.read():
             self._send(Spent(costs))
-        if (threads := abandoned_threads()) > self._stuck:
-            self._stuck = threads
-            self._send(Stuck(threads))
 
     def _tell_lines(self) -> None:
         """In a thread of its own, as foreign code may hold the event loop."""
         while True:
             time.sleep(_WORD_AFTER)
+            self._leave_if_stuck()
             now = time.monotonic()
             late = {number: task for number, (task, since) in list(self._running.items()) if now - since > _WORD_AFTER}
             if late:
@@ -144,6 +156,27 @@ class EpisodeServer:
                 running, here = _calls.get(task, 0) if task else 0, line_of_thread(self._thread)
                 lines = {number: line_of_task(task) for number, task in late.items()}
                 self._send(Lines(lines | ({running: here} if here and running in late else {}), running))
+
+    def _leave_if_stuck(self) -> None:
+        """Ends the process when it has no episode left, if threads that were given up are busy, or are many."""
+        before, self._seconds = self._seconds, _seconds_of(abandoned)
+        spinning = any(spent - before[number] > _BUSY for number, spent in self._seconds.items() if number in before)
+        if not self._stuck and (spinning or len(self._seconds) > _MOST_ABANDONED):
+            self._stuck = True
+            self._send(Stuck())
+        if self._stuck and not self._episodes:
+            self._send(Leaving())
+            os._exit(0)
+
+
+def _seconds_of(threads: Iterable[threading.Thread]) -> dict[int, float]:
+    """Processor time by thread, of those that run."""
+    found: dict[int, float] = {}
+    for thread in list(threads):
+        if thread.is_alive() and thread.ident is not None:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found[thread.ident] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return found
 
 
 def _describe(local: Mapping[str, object]) -> str:

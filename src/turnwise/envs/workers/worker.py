@@ -21,6 +21,7 @@ from turnwise.envs.workers.protocol import (
     Connection,
     Failed,
     FromWorker,
+    Leaving,
     Lines,
     Log,
     Method,
@@ -105,8 +106,8 @@ class Worker:
         """Why it ended; empty while it lives."""
         self.reserved = False
         """Whether it is for one episode alone."""
-        self.stuck = 0
-        """Threads in it that never end."""
+        self.stuck = self.leaving = False
+        """Whether it has threads that never end, and so gets no further episode; whether it ends itself."""
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Has this event loop read what the worker sends; a program may run one loop after another."""
@@ -182,7 +183,7 @@ class Worker:
                 self._take(message)
         except EOFError:
             where = ", ".join(one.where for one in self._waiting.values()) or "no call"
-            self._end(self.failure or self._connection.how_it_ended(), suspects=True)
+            self._end(self.failure or self._connection.how_it_ended(), suspects=not self.leaving)
             self._died(self, where)
 
     def close(self) -> None:
@@ -214,8 +215,10 @@ class Worker:
                 logging.getLogger(logger).log(level, "%s", text)
             case Spent(costs):
                 add_costs(costs)
-            case Stuck(threads):
-                self.stuck = threads
+            case Stuck():
+                self.stuck = True
+            case Leaving():
+                self.leaving = True
             case Ready(failure):
                 self.ready, self.failure = not failure, failure
 
