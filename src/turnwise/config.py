@@ -24,6 +24,7 @@ from turnwise.plugins import PluginSettings
 from turnwise.recipes import read_recipe
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import RolloutSettings
+from turnwise.runs.settings import TrajectorySettings
 from turnwise.settings import KeyPath, Recipe, Settings, add_overrides, parse_settings
 from turnwise.sources import adopt_run, claim_names, strings_of
 from turnwise.stability import AlgorithmSettings, StabilitySettings
@@ -62,6 +63,7 @@ class Config(Settings):
     stability: StabilitySettings = StabilitySettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    trajectories: TrajectorySettings = TrajectorySettings()
     render: RenderSettings = RenderSettings()
     engine: EngineSettings = LocalEngineSettings()
     callbacks: tuple[PluginSettings, ...] = ()

@@ -32,7 +32,7 @@ EPISODES = 2000 if LONG else 160
 class Thinking(ExpertAgent):
     """The expert, who takes as long as a model that samples a turn."""
 
-    seconds: float = 0.1
+    seconds: float = 0.3 if LONG else 0.1
 
     def open(self, env, *, session, context_tokens):
         return _ThinkingSession(env, self.seconds)
@@ -65,7 +65,7 @@ def play(env, episodes=EPISODES, seed=3):
     return [one for group in groups for one in group.trajectories], time.monotonic() - began
 
 
-def make(chaos, workers=2):
+def make(chaos, workers=4):
     settings = describe_env(Desk()).model_copy(update={"chaos": chaos})
     return in_workers(with_chaos(Desk(), chaos), workers, settings=settings).with_faults()
 

@@ -224,7 +224,7 @@ def _child_seconds() -> dict[int, float]:
     return {pid: seconds for pid, seconds in found.items() if pid != os.getpid() and ours(pid)}
 
 
-def test_workers_end_with_the_environment_and_with_a_trainer_that_was_killed(workers, tmp_path):
+def test_workers_end_with_the_environment():
     before = set(_child_seconds())
     env = in_workers(Counting(), 2)
     assert len(set(_child_seconds()) - before) == 3, "two workers and their nursery"

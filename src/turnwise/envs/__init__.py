@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from turnwise.envs.registry import EnvSettings, make_env
     from turnwise.envs.task_files import read_tasks
     from turnwise.envs.tool_env import ToolEnv
+    from turnwise.envs.workers.env import in_workers
 
-__all__ = ["Env", "EnvSettings", "ToolEnv", "check_env", "make_env", "read_tasks"]
+__all__ = ["Env", "EnvSettings", "ToolEnv", "check_env", "in_workers", "make_env", "read_tasks"]
 __getattr__ = lazy_names(
     __name__,
     {
@@ -20,5 +21,6 @@ __getattr__ = lazy_names(
         "registry": ["EnvSettings", "make_env"],
         "task_files": ["read_tasks"],
         "tool_env": ["ToolEnv"],
+        "workers.env": ["in_workers"],
     },
 )

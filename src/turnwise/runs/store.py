@@ -170,7 +170,13 @@ def _write(path: Path, step: int, groups: Sequence[Group], per_token: PerToken, 
         for index, group in enumerate(groups)
         for member, trajectory in enumerate(group.trajectories)
     ]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    write_rows(path, rows)
+
+
+def write_rows(path: Path, rows: Sequence[StoredRow], counts: Mapping[bytes, int] | None = None) -> None:
+    """Writes rows as they are stored, atomically; `counts` of what they lack go into the file's metadata."""
+    metadata = {**(SCHEMA.metadata or {}), **{name: str(count) for name, count in (counts or {}).items()}}
+    table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(metadata))
     with replaced(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", use_dictionary=_IDS, use_byte_stream_split=_FLOATS)
 

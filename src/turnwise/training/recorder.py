@@ -25,6 +25,8 @@ from turnwise.runs.background import BackgroundWriter
 from turnwise.runs.findings import FindingsLog
 from turnwise.runs.ledger.recorder import LedgerRecorder
 from turnwise.runs.report.writer import write_report
+from turnwise.runs.retention import Retention, count_thinned
+from turnwise.runs.settings import TrajectorySettings
 from turnwise.runs.store import Decode, prepare_trajectories
 from turnwise.stability import Decision
 from turnwise.training.callbacks import Callback
@@ -45,6 +47,7 @@ class Recorder:
         ledger: Ledger,
         engine: Engine,
         env: Env,
+        keep: TrajectorySettings,
         decode: Decode,
         callbacks: Callback,
     ) -> None:
@@ -54,6 +57,7 @@ class Recorder:
         self._findings = FindingsLog(directory.path / "findings.jsonl")
         self._ledger_recorder = LedgerRecorder(ledger, engine)
         self._writer = BackgroundWriter()
+        self._retention = Retention(directory.trajectories, keep)
         self._judges = CostMeter()
         self._env, self._worker_counts = env, Counter(env.worker_counts())
         self._reported = self._lap = time.monotonic()
@@ -165,7 +169,12 @@ class Recorder:
         spent = self._ledger_recorder.close()
         self._write_report({"step": step, "stage": "end", **spent})
         later = self._ledger_recorder.close()
-        self._metrics.write(step, "end", later | {name: spent[name] + later.get(name, 0.0) for name in spent})
+        totals = later | {name: spent[name] + later.get(name, 0.0) for name in spent}
+        thinned = count_thinned(self._directory.trajectories)
+        if thinned.dropped or thinned.without_numbers:
+            counts = {"dropped": thinned.dropped, "without_numbers": thinned.without_numbers}
+            totals |= {f"store/episodes_{name}": float(count) for name, count in counts.items()}
+        self._metrics.write(step, "end", totals)
 
     def _write_report(self, *unwritten: Record) -> None:
         with self._ledger.spend("store"):
@@ -196,7 +205,13 @@ class Recorder:
                 }
             per_token = {name: _by_place(places, turns) for name, turns in computed.items() if turns}
             file = self._directory.trajectory_file(stage, step)
-            self._writer.submit(prepare_trajectories(file, step, groups, per_token, self._decode))
+            write = prepare_trajectories(file, step, groups, per_token, self._decode)
+
+            def write_and_thin() -> None:
+                write()
+                self._retention.thin()
+
+            self._writer.submit(write_and_thin)
 
 
 def _by_place(places: Sequence[tuple[int, int]], trajectories: PerTurn) -> dict[tuple[int, int], list[float]]:

@@ -52,7 +52,16 @@ from turnwise.training.recorder import Recorder
 from turnwise.types import Task
 
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
-MAY_DIFFER = ("steps", "checkpoint", "evaluate.every", "callbacks", "sft.workers", *MEMORY_SETTINGS, *_FAILURE_LIMITS)
+MAY_DIFFER = (
+    "steps",
+    "checkpoint",
+    "trajectories",
+    "evaluate.every",
+    "callbacks",
+    "sft.workers",
+    *MEMORY_SETTINGS,
+    *_FAILURE_LIMITS,
+)
 """What a resumed run may change without becoming another run: its length, what fits its device, when it gives up."""
 
 
@@ -105,6 +114,7 @@ def run_training(
                 ledger=ledger,
                 engine=parts.engine,
                 env=parts.env,
+                keep=config.trajectories,
                 decode=parts.render.decode,
                 callbacks=observers,
             )

@@ -2,8 +2,8 @@
 
 Invariant: an episode is fixed by (task, episode seed, the agent's messages), so one whose worker ended is moved: its
 calls so far are made again in another worker, and it goes on if they have the same answers. Nothing is scored twice,
-and the agent notices nothing. One that may have ended its worker is moved into one for itself; if that ends twice, the
-episode has failed.
+and the agent notices nothing. One that seems to end its workers is moved into one for itself; if two end in which there
+was no other call, the episode has failed.
 """
 
 import asyncio
@@ -67,7 +67,8 @@ class WorkerEnv(Env):
         self._tools: tuple[ToolSpec, ...] | None = None
         self._history: list[tuple[Method, Reset | Message | None, object]] = []
         self._attempts = itertools.count()
-        self._suspected, self._ended_workers = False, 0
+        self._suspicions = self._ended_workers = 0
+        """Workers that ended during its calls, and those of them in which there was no other call."""
         self._answer: Answer | None = None
         self._where, self._faults = "", False
         self._home: WorkerEnv | None = None
@@ -98,7 +99,7 @@ class WorkerEnv(Env):
         fresh = super().spawn()
         fresh._worker, fresh._tools, fresh._answer = None, None, None
         fresh._history, fresh._attempts = [], itertools.count()
-        fresh._suspected, fresh._ended_workers = False, 0
+        fresh._suspicions = fresh._ended_workers = 0
         fresh._home = self
         return fresh
 
@@ -205,7 +206,7 @@ class WorkerEnv(Env):
         if self._worker is not None:
             self._worker.episodes.discard(self._episode)
         self._worker = None
-        self._suspected |= lost.suspect
+        self._suspicions += lost.suspect
         self._ended_workers += lost.culprit
         if self._ended_workers > 1:
             raise EpisodeFailure(f"{method}: its worker process ended twice, {lost.cause}")
@@ -213,7 +214,8 @@ class WorkerEnv(Env):
     async def _move(self, where: str) -> Worker:
         """A worker that knows the episode so far; one that may be dangerous gets a worker for itself."""
         attempt = next(self._attempts)
-        worker = self._worker = await self._fleet.place(self._episode, alone=self._suspected)
+        alone = self._ended_workers > 0 or self._suspicions > 1
+        worker = self._worker = await self._fleet.place(self._episode, alone=alone)
         if worker.cause or not worker.ready:
             raise WorkerLost(worker.cause or worker.failure)
         self._fleet.counts["moved"] += bool(self._history)

@@ -9,6 +9,7 @@ side, and those of one tick of the event loop travel together.
 import asyncio
 import itertools
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from turnwise.envs.workers.protocol import (
     Stuck,
 )
 from turnwise.rewards.judge_client import add_costs
+from turnwise.tools.repeats import warn_collapsed
 from turnwise.types import Message
 
 _SLOW = 5e-3
@@ -44,6 +46,8 @@ _PATIENCE = 0.05
 _SILENCE = 4.0
 """Seconds after which a worker with a call under way would have spoken, if it could."""
 
+_NUMBERS = re.compile(r"\d+")
+"""What differs in warnings of one kind."""
 _ids = itertools.count(1)
 
 
@@ -182,7 +186,8 @@ class Worker:
                 self._heard = time.monotonic()
                 self._take(message)
         except EOFError:
-            where = ", ".join(one.where for one in self._waiting.values()) or "no call"
+            under_way = [one.where for one in self._waiting.values()] or ["no call"]
+            where = under_way[0] + (f" or one of {len(under_way) - 1} other calls" if len(under_way) > 1 else "")
             self._end(self.failure or self._connection.how_it_ended(), suspects=not self.leaving)
             self._died(self, where)
 
@@ -211,8 +216,10 @@ class Worker:
                 for number, line in by_call.items():
                     if number in self._waiting and line:
                         self._waiting[number].line = line
-            case Log(logger, level, text):
+            case Log(logger, level, text) if level > logging.WARNING:
                 logging.getLogger(logger).log(level, "%s", text)
+            case Log(logger, _, text):
+                warn_collapsed(logging.getLogger(logger), _NUMBERS.sub("#", text), text)
             case Spent(costs):
                 add_costs(costs)
             case Stuck():

@@ -33,6 +33,7 @@ from turnwise.runs.report.tables import (
     show_whole,
 )
 from turnwise.runs.report.token_view import list_modes, show_tokens
+from turnwise.runs.retention import Thinned
 
 _CURVES = (
     ("Reward", "rollout/reward"),
@@ -57,6 +58,7 @@ class View:
     records: Sequence[Record]
     findings: Sequence[Mapping[str, object]]
     samples: Samples = field(default_factory=Samples)
+    thinned: Thinned = field(default_factory=Thinned)
 
     def stage(self, *names: str) -> list[Record]:
         return [record for record in self.records if record["stage"] in names]
@@ -100,7 +102,7 @@ def write_page(view: View) -> str:
             ledger=list_accounts(totals),
             tokens=list_tokens(totals),
             findings=_findings(view),
-            dropped=list_dropped(view.records),
+            dropped=list_dropped(view.records, view.thinned),
             evaluated=[show_evaluated(stage) for stage in view.samples.evaluated],
             tokens_of=[show_tokens(episode, view.samples.pieces) for episode in view.samples.trained],
             modes=modes,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from turnwise.runs.metrics import Record
+from turnwise.runs.retention import Thinned
 
 Cell: TypeAlias = str | float
 """Text, which the template escapes unless it is `Markup`, or a number, which is aligned to the right."""
@@ -86,7 +87,7 @@ def list_evaluations(records: Sequence[Record]) -> Table:
     return Table.of(head, rows, numbers=range(1, len(head)))
 
 
-def list_dropped(records: Sequence[Record]) -> Table:
+def list_dropped(records: Sequence[Record], thinned: Thinned | None = None) -> Table:
     """What training dropped, or trained on though it was truncated: what, how many, of how many, and why."""
     head = ("", "number", "of", "why")
     train = [record for record in records if record["stage"] == "train"]
@@ -119,9 +120,17 @@ def list_dropped(records: Sequence[Record]) -> Table:
         ),
         ("steps idle", _sum(train, "policy/steps_idle"), _steps(train), "no gradient: all advantages are zero"),
         ("steps skipped", _sum(train, "policy/steps_skipped"), _steps(train), "the gradient was not finite"),
+        *_forgotten(thinned, episodes),
     ]
     nothing = [("nothing", "", "", "every episode was complete and trained on")]
     return Table.of(head, [line for line in lines if line[1]] or nothing)
+
+
+def _forgotten(thinned: Thinned | None, episodes: float) -> Iterator[Sequence[Cell]]:
+    if thinned is not None:
+        limit = "trained on, and thinned out of trajectories/ since: limit trajectories.max_gigabytes"
+        yield "stored episodes dropped", thinned.dropped, episodes, limit
+        yield "stored episodes without numbers per token", thinned.without_numbers, episodes, limit
 
 
 def _cut_off(train: Sequence[Record], episodes: float) -> Iterator[Sequence[Cell]]:

@@ -12,6 +12,7 @@ from turnwise.runs.findings import read_findings
 from turnwise.runs.metrics import Record, read_metrics
 from turnwise.runs.report.page import View, write_page
 from turnwise.runs.report.samples import read_samples
+from turnwise.runs.retention import count_thinned
 from turnwise.settings import load_yaml
 
 
@@ -35,4 +36,5 @@ def read_view(run: RunDirectory, *unwritten: Record) -> View:
         records=[*(read_metrics(run.metrics) if run.metrics.is_file() else ()), *unwritten],
         findings=read_findings(run.path / "findings.jsonl"),
         samples=read_samples(run),
+        thinned=count_thinned(run.trajectories),
     )
