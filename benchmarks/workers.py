@@ -1,6 +1,6 @@
 """Episodes per second in one process and in workers: `python benchmarks/workers.py`.
 
-The agent answers at once, so this is what workers cost at the most: an engine that samples takes its own time beside it.
+The agent answers at once, so this is what workers cost at the most: an engine that samples takes time of its own.
 """
 
 import argparse

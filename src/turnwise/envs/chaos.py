@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 from pydantic import Field
 
-from turnwise.envs.base import Env
+from turnwise.envs.base import Env, close_env
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError
 from turnwise.seeds import derive_seed
@@ -115,7 +115,7 @@ class ChaosEnv(Env):
         return await self._inner.overflow()
 
     async def close(self) -> None:
-        await self._inner.close()
+        await close_env(self._inner)
 
     def state_key(self) -> str | None:
         return self._inner.state_key()

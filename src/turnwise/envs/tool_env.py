@@ -81,6 +81,7 @@ class ToolEnv(Env):
         self._progress: _Progress | None = None
         self._thread: EpisodeThread | None = None
         self._paces = Paces()
+        self._change: Callable[[Tool], Tool] | None = None
         check_channels(self._given_rewards, self._bound_rewards(), self._process)
         if max_turns is not None and max_turns < 1:
             raise EnvError(f"max_turns is {max_turns}; give at least 1, or None for no limit")
@@ -89,10 +90,9 @@ class ToolEnv(Env):
         self._needs_thread = not all(code.quick or code.is_async for code in codes)
 
     def with_tools(self, change: Callable[[Tool], Tool]) -> Self:
-        """A copy whose tools are changed, each by the same function."""
+        """A copy whose tools are changed, each by the same function, when they are called."""
         changed = self.spawn()
-        changed._given_tools = tuple(map(change, self._given_tools))
-        changed._own_tools = tuple(map(change, self._own_tools))
+        changed._change = change
         return changed
 
     @property
@@ -221,7 +221,8 @@ class ToolEnv(Env):
         own = self._bound_tools()
         if self._thread is not None:
             own = tuple(dataclasses.replace(item, thread=self._thread) for item in own)
-        return (*self._given_tools(), *own)
+        offered = (*self._given_tools(), *own)
+        return offered if self._change is None else tuple(map(self._change, offered))
 
     def _given_tools(self) -> tuple[Tool, ...]:
         """Those passed in; of a toolset, the episode's own once there is one."""
