@@ -1,4 +1,7 @@
-"""Training and evaluation from Python: what the command line does, with objects in place of names."""
+"""Training and evaluation from Python: what the command line does, with objects in place of names.
+
+Invariant: a mistake in the arguments is found before anything heavy is imported, as on the command line.
+"""
 
 import asyncio
 import concurrent
@@ -7,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import turnwise.errors
 from turnwise.agents import Agent
@@ -25,16 +28,15 @@ from turnwise.config import (
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError, RunInterrupted, TurnwiseError
-from turnwise.evaluation import Evaluation
 from turnwise.plugins import StopLoading, is_loading, name_object
-from turnwise.runs import Display, RunDirectory
-from turnwise.runs.directory import Resume
+from turnwise.runs.directory import Resume, RunDirectory
 from turnwise.settings import Layer, Recipe
-from turnwise.training.callbacks import Callback
-from turnwise.training.evaluate import run_evaluation
-from turnwise.training.launch import launch
-from turnwise.training.trainer import run_training
 from turnwise.types import Task
+
+if TYPE_CHECKING:
+    from turnwise.evaluation import Evaluation
+    from turnwise.runs import Display
+    from turnwise.training.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +86,8 @@ def train(
     steps: int | None = None,
     run: str | Path = "runs/train",
     resume: Resume = False,
-    display: Display | None = None,
-    callbacks: Sequence[Callback | str | Mapping[str, object]] = (),
+    display: "Display | None" = None,
+    callbacks: "Sequence[Callback | str | Mapping[str, object]]" = (),
     **sections: object,
 ) -> RunDirectory:
     """Trains an agent: `turnwise.train(model="Qwen/Qwen2.5-0.5B-Instruct", env=MyEnv(), algorithm="grpo")`.
@@ -106,13 +108,16 @@ def train(
         sections: Further sections of a recipe: `rollout={"group_size": 16}`, `learner={"optimizer": {"lr": 1e-5}}`. A
             plug-in may be the object itself: `credit={"estimator": my_estimator}`.
     """
-    configure_process()
     if steps is not None:
         sections["steps"] = steps
     named = [one for one in callbacks if isinstance(one, str | Mapping)]
     if named:
         sections["callbacks"] = named
     config = _resolve("turnwise.train(...)", config, env, model, algorithm, sections)
+    configure_process()
+    from turnwise.training.launch import launch
+    from turnwise.training.trainer import run_training
+
     trained = launch(
         lambda learners: run_training(
             config,
@@ -137,10 +142,10 @@ def evaluate(
     model: str | Mapping[str, object] | None = None,
     agent: Agent | None = None,
     tasks: Sequence[Task] | None = None,
-    display: Display | None = None,
+    display: "Display | None" = None,
     trust: bool = False,
     **sections: object,
-) -> Evaluation:
+) -> "Evaluation":
     """Evaluates an agent: `turnwise.evaluate(run="runs/train")`, or a model: `evaluate(model="small", env=MyEnv())`.
 
     Args:
@@ -154,7 +159,6 @@ def evaluate(
         trust: Run the Python that the run's config names though its file is not the one the run was made with.
         sections: Further sections of a recipe: `evaluate={"tasks": 500, "temperature": 1.0}`.
     """
-    configure_process()
     caller = "turnwise.evaluate(...)"
     if run is not None:
         _refuse_both(caller, "run", {"config": config, "model": model, **sections})
@@ -164,6 +168,9 @@ def evaluate(
         if agent is not None and config is None:
             model = model or {}  # it is not loaded
         config = _resolve(caller, config, env, model, None, sections)
+    configure_process()
+    from turnwise.training.evaluate import run_evaluation
+
     return run_evaluation(config, display, agent=agent, env=_env_at_hand(env), tasks=tasks)
 
 

@@ -86,7 +86,9 @@ def find_plugin(kind: PluginKind, name: str, known: Known, accepts: Callable[[ob
         module = _find_module(kind, place, name, require_trusted(kind.key, name) if own else None)
         found = _get(module, attribute)
         if found is None:
-            there = [key for key, value in vars(module).items() if accepts(value) and not key.startswith("_")]
+            fit = {key: value for key, value in vars(module).items() if accepts(value) and not key.startswith("_")}
+            # Not the classes that the file imports, such as ToolEnv, unless it has nothing of its own.
+            there = [key for key, value in fit.items() if not _is_imported(value, module)] or list(fit)
             raise ConfigError(
                 f"{kind.key}: {place} has no '{attribute}'{suggest(attribute, there)}; its {kind.noun}s are: "
                 f"{', '.join(there) or 'none'}"
@@ -279,13 +281,18 @@ def _load_file(kind: PluginKind, path: Path, name: str) -> ModuleType:
     return module
 
 
+def _is_imported(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and value.__module__ != module.__name__
+
+
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _line_of(error: Exception, path: Path) -> str:
     """`support.py:12`, the line of the file at which it failed."""
-    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    # Python makes the path of a file it runs absolute.
+    lines = [line for frame, line in walk_tb(error.__traceback__) if Path(frame.f_code.co_filename) == path.absolute()]
     return f"{path}:{lines[-1]}" if lines else str(path)
 
 

@@ -73,7 +73,7 @@ def test_constructor_errors_of_ours_come_through(file):
         ("no_such_module:Maze", {}, "there is no module 'no_such_module'; is it installed?"),
         ("turnwise.envs.no_such:Maze", {}, "there is no module 'turnwise.envs.no_such'"),
         ("DIR/mase.py:Maze", {}, "there is no file 'DIR/mase.py' (did you mean 'DIR/maze.py'?)"),
-        ("DIR/maze.py:Mase", {}, "DIR/maze.py has no 'Mase' (did you mean 'Maze'?); its environments are:"),
+        ("DIR/maze.py:Mase", {}, "DIR/maze.py has no 'Mase' (did you mean 'Maze'?); its environments are: Maze"),
         ("DIR/maze.py:number", {}, "'number' of DIR/maze.py is not an environment"),
         ("DIR/broken.py:Maze", {}, "running DIR/broken.py:1 failed: ModuleNotFoundError: No module named"),
         (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import turnwise.api
+import turnwise
 from turnwise import check_env
 from turnwise.config import Config, load_config
 from turnwise.envs import EnvSettings, make_env
@@ -174,7 +174,7 @@ def test_no_customer_is_in_both_splits_and_every_name_is_met_in_training():
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "starpo-s"])
 def test_python_and_the_recipe_are_the_same_experiment(algorithm, monkeypatch, tmp_path):
     seen: list[Config] = []
-    monkeypatch.setattr(turnwise.api, "run_training", lambda config, run, **rest: seen.append(config))
+    monkeypatch.setattr("turnwise.training.trainer.run_training", lambda config, run, **rest: seen.append(config))
     experiment = find_plugin(ENV, f"{FILE}:experiment", BUILT_IN)
     turnwise.train(env=support(), algorithm=algorithm, run=tmp_path, **experiment(algorithm))
     name = "support" if algorithm == "grpo" else f"support-{algorithm}"

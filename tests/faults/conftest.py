@@ -2,12 +2,12 @@
 
 import pytest
 
-from tiny_runs import SFT, model_folder, run_tiny
+from tiny_runs import cold_model
 
 
 @pytest.fixture(scope="session")
 def cold(tmp_path_factory):
-    return model_folder(run_tiny(tmp_path_factory.mktemp("cold") / "run", steps=0, sft=SFT), 0)
+    return cold_model(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,13 @@ def assert_equal(run: RunDirectory, other: RunDirectory) -> None:
     assert records(run) == records(other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", [("training", 2), ("episodes", 7), ("evaluation after step 0", 1)])
+MOMENTS = [("training", 2), ("episodes", 7), ("evaluation after step 0", 1)]
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [*((number, MOMENTS[0]) for number in NAMES), *((signal.SIGTERM, moment) for moment in MOMENTS[1:])],
+)
 def test_a_signal_at_any_moment_saves_the_step_and_the_run_goes_on(number, moment, unbroken, sections, tmp_path):
     with pytest.raises(RunInterrupted, match=f"{NAMES[number]}: stopped after step ., which is saved"):
         run_tiny(tmp_path / "run", die=SignalledAt(number, *moment), **sections)

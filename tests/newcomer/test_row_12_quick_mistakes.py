@@ -51,6 +51,26 @@ def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path, argument
     assert done.stdout.strip() == "heavy:"
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("train(env='bandit', model='small', algorithm='gpro')", "did you mean 'grpo'?"),
+        ("train(env='bandit', model='small', learning_rate=1e-5)", "learning_rate is learner.optimizer.lr here"),
+        ("train(env='bandit')", "give a model"),
+        ("evaluate(env='bandit', model='small', evaluate={'task': 3})", "did you mean 'tasks'?"),
+    ],
+)
+def test_so_is_one_in_python(tmp_path, call, told):
+    script = (
+        f"import sys, turnwise\ntry:\n    turnwise.{call}\nexcept turnwise.errors.ConfigError as error:\n"
+        "    print(error)\nprint('heavy:', *[name for name in sys.argv[1].split(',') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, ",".join(HEAVY)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "heavy:"
+
+
 def test_help_needs_next_to_nothing(tmp_path):
     done = run("--help", cwd=tmp_path, heavy=(*HEAVY, "numpy", "pydantic", "yaml", "turnwise.config"))
     assert done.returncode == 0, done.stderr

@@ -56,8 +56,11 @@ def test_the_users_own_frames_stay(tmp_path):
     assert len(frames) == 3, "this test, train, and the user's own code"
 
 
-def test_a_file_that_fails_as_it_runs_names_its_line(tmp_path):
+@pytest.mark.parametrize("place", ["absolute", "relative"])
+def test_a_file_that_fails_as_it_runs_names_its_line(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.py"
     file.write_text("import math\n\nx = math.sqrt(-1)\n")
+    named = file if place == "absolute" else file.name
     with pytest.raises(ConfigError, match=r"env\.name: running .*mine\.py:3 failed: ValueError: "):
-        turnwise.train(env=f"{file}:Mine", model="small", run=tmp_path / "run")
+        turnwise.train(env=f"{named}:Mine", model="small", run=tmp_path / "run")

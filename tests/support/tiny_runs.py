@@ -1,8 +1,11 @@
 """A game of two turns, and runs of it so small that a test can afford several."""
 
+import fcntl
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -16,6 +19,9 @@ from turnwise.seeds import derive_seed
 from turnwise.settings import parse_settings
 from turnwise.training.trainer import run_training
 from turnwise.types import Message, Step, Task
+
+if TYPE_CHECKING:
+    import pytest
 
 WORDS = ("up", "down", "left", "right")
 CUES = {"sun": "up", "sea": "left"}
@@ -113,6 +119,19 @@ class Silent(PlainDisplay):
     def _meet(self, event: str, number: int) -> None:
         if self._die(event, number):
             raise Died(f"{event} {number}")
+
+
+def cold_model(factory: "pytest.TempPathFactory") -> Path:
+    """A model that knows the words of the game: trained once for all tests, whichever process comes first."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "cold.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = RunDirectory(shared / "cold")
+        if not (shared / "cold.done").exists():
+            run = run_tiny(shared / "cold", steps=0, sft=SFT)
+            (shared / "cold.done").touch()
+    return model_folder(run, 0)
 
 
 def model_folder(run: RunDirectory, step: int) -> Path:

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from handoff_proofs import prove_the_learner_has_the_samplers_temperature
 from rollout_proofs import prove_evaluations_share_their_seed
 from tiny_runs import (
-    SFT,
     Died,
     Signals,
     Silent,
+    cold_model,
     model_folder,
     records,
     run_tiny,
@@ -97,7 +97,7 @@ def _quick_monitor():
 @pytest.fixture(scope="module")
 def cold(tmp_path_factory):
     """A model that knows the words of the game; runs that try one switch each start from it."""
-    return model_folder(run_tiny(tmp_path_factory.mktemp("cold") / "run", steps=0, sft=SFT), 0)
+    return cold_model(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

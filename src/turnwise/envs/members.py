@@ -24,7 +24,10 @@ def find_members(cls: type, kind: type[M]) -> tuple[M, ...]:
 def check_channels(given: Sequence[Reward], own: Sequence[Reward], process: Mapping[str, float]) -> None:
     """Refuses rewards that are none, that could never see their episode's state, or that share a name."""
     if not given and not own and not process:
-        raise RewardError("an environment that pays nothing teaches nothing; pass rewards=[...] or process={...}")
+        raise RewardError(
+            "an environment that pays nothing teaches nothing; write an @reward method, or pass rewards=[...] or "
+            "process={...}"
+        )
     for reward in given:
         _check_given(reward)
     seen: set[str] = set()
