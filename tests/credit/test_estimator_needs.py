@@ -58,6 +58,18 @@ def test_ones_own_needs_what_it_declares_and_nothing_else(own, needs_critic, com
     assert (settings.needs_critic, settings.compares_groups) == (needs_critic, compares_groups)
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [({}, (False, False)), ({"needs_critic": True}, (True, False)), ({"compares_groups": True}, (False, True))],
+)
+def test_what_is_not_declared_is_not_needed(declared, expected):
+    def own(tokens: TokenBatch) -> Credit:
+        return Credit(advantage=tokens.reward)
+
+    estimator(**declared)(own)
+    assert (own.needs_critic, own.compares_groups) == expected
+
+
 def test_values_without_the_one_after_the_end_are_no_critic():
     whole = episodes(REWARDS, value=VALUES)
     for missing in ("value", "final_value"):

@@ -16,15 +16,16 @@ from turnwise.learner import sft as sft_module
 from turnwise.learner.batch import _SHORT_PROMPT, Batch
 from turnwise.learner.check import check_settings
 from turnwise.learner.cross_score import Reply, cross_score
-from turnwise.learner.forward_runner import ForwardRunner, mode
+from turnwise.learner.forward_runner import ForwardRunner, Packing, compiles_whole, mode
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Learner
-from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error
+from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error, needs_forward
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE
 from turnwise.learner.parallel.base import SingleProcess
 from turnwise.learner.settings import LearnerSettings, OptimizerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
+from turnwise.learner.skipping import mean_surprisal
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.types import StopReason
@@ -144,6 +145,10 @@ def test_what_a_critic_explains_by_hand():
     assert metrics["critic/value_mean"] == 3.0
     flat = metrics_of(groups, [0.0] * 4, value_target=torch.full_like(target, 0.5), old_value=value)
     assert flat["critic/explained_variance"] == 0.0
+    mask = torch.tensor([True, True, False, False])
+    read = metrics_of(groups, [0.0] * 4, value_target=target, old_value=value, value_mask=mask)
+    assert read["critic/explained_variance"] == 0.0, "targets 0 and 2, both taken for 1"
+    assert read["critic/value_mean"] == 1.0
     small = metrics_of(groups, [0.0] * 4, value_target=target / 100, old_value=value / 100)
     assert small["critic/explained_variance"] == pytest.approx(0.8), "whatever the scale of the rewards"
 
@@ -197,6 +202,69 @@ def test_sft_trains_with_dropout_reads_each_layer_once_and_computes_no_entropy(m
     assert asked == [(True, False)]
     assert len(passes) == 1
     assert not model.training
+
+
+@pytest.mark.parametrize(("checkpointing", "passes"), [(False, 1), (True, 2)])
+def test_layers_run_again_in_the_backward_pass_only_with_checkpointing(checkpointing, passes):
+    model, ran = tiny_llama(), []
+    groups = with_exact_logprobs(model, [group(GOOD, BAD)])
+    trained = learner(model, checkpointing=checkpointing)
+    find_layers(model)[0].input_layernorm.register_forward_hook(lambda *_: ran.append(1))
+    trained.update(groups, seed=0)
+    assert len(ran) == passes
+
+
+def test_rows_of_one_trajectory_may_be_apart_in_a_pass_without_gradients():
+    rewritten = episode(turn([1], [2, 3], opens=True), turn([4], [5], opens=True))
+    batch = Batch.of([group(rewritten)])
+    assert len(list(runner(token_budget=3).micro_batches(batch))) == 2
+    assert len(list(runner(token_budget=3).micro_batches(batch, whole_trajectories=True))) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "packing", "whole"),
+    [
+        (True, "cuda", Packing.BY_ROWS, True),
+        ("layers", "cuda", Packing.BY_ROWS, False),
+        (False, "cuda", Packing.BY_ROWS, False),
+        (True, "cpu", Packing.BY_ROWS, False),
+        (True, "cuda", Packing.PADDED, False),
+    ],
+)
+def test_a_backbone_is_one_graph_where_it_can_be_and_is_asked_for(asked, device, packing, whole):
+    assert compiles_whole(asked, torch.device(device), packing) is whole
+
+
+def test_surprisal_is_a_mean_whatever_the_weights_sum_to():
+    said = episode(turn([1], [2, 3], opens=True, logprobs=[-1.0, -3.0]))
+    batch = Batch.of([group(said)])
+    for scale in (1.0, 0.25):
+        assert mean_surprisal(batch, scale * torch.tensor([0.0, 3.0, 1.0])) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("critic", "reference", "old_policy", "action_mask", "needed"),
+    [
+        (None, None, "sampler", True, False),
+        ("critic", None, "sampler", True, True),
+        (None, "reference", "sampler", True, True),
+        (None, None, "learner", True, True),
+        (None, None, "current", True, False),
+        (None, None, "sampler", False, True),
+    ],
+)
+def test_what_takes_a_pass_before_the_update(critic, reference, old_policy, action_mask, needed):
+    """Tokens that were read and not sampled have no logprob of the sampler's."""
+    batch = Batch.of([group(GOOD)], action_mask=action_mask)
+    assert needs_forward(batch, critic=critic, reference=reference, old_policy=old_policy) is needed
+
+
+def test_tokens_that_were_never_sampled_are_no_gap_of_the_sampler():
+    model = tiny_llama()
+    trained = learner(model, loss={"action_mask": False})
+    metrics = trained.update(with_exact_logprobs(model, [group(GOOD, BAD)]), seed=0).metrics
+    assert metrics["policy/sampler_gap"] == pytest.approx(0, abs=1e-6)
+    assert metrics["policy/sampler_gap_max"] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_reference_is_kept_only_where_something_is_held_to_it():

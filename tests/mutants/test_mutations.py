@@ -45,6 +45,8 @@ def test_changes_of_a_line(line, expected):
         "class A(Settings):\n    x: int = Field(default=3, ge=1)\n    y: bool = True",
         "class A(Settings):\n    x: int = 1\nclass B(A, Other):\n    y: int = Field(default=8, ge=1)",
         "_GRACE = 30.0",
+        "x = elapsed > limit",
+        "x = limit <= time.monotonic()",
         "if TYPE_CHECKING:\n    import x",
         "x = zip(a, b, strict=True)",
         "x = f'{a + b}'",

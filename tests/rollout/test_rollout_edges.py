@@ -1,6 +1,7 @@
 """Small promises of a rollout, each by itself: clocks, deadlines, progress, counts and what is told of failures."""
 
 import asyncio
+import dataclasses
 import logging
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from byte_render import Scripted, Watched, play, policy, says
 from turnwise.agents import ScriptedAgent
+from turnwise.agents.base import Move
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError
 from turnwise.rollout import Limits, RolloutCollector, RolloutSettings, TaskSampler, run_episode, run_groups
@@ -166,6 +168,82 @@ def test_an_agent_without_tokens_is_remembered_by_what_was_said():
     episode = asyncio.run(say(["one", "two"]))
     assert [message.content for message in episode.messages] == ["hi", "one", "x", "two"]
     assert play(Watched("a"), Scripted(Step(done=True))).messages == ()
+
+
+class Retrying:
+    """An agent whose endpoint fails for a while, and says so to the episode's clock."""
+
+    concurrency = None
+
+    def __init__(self, given_back):
+        self.given_back = given_back
+
+    def open(self, env, *, session, context_tokens):
+        return RetryingSession(self.given_back)
+
+
+class RetryingSession:
+    has_tokens, room = False, None
+
+    def __init__(self, given_back):
+        self._given_back = given_back
+
+    def begin(self, messages, tools, give_back):
+        self._give_back = give_back
+
+    async def act(self, *, max_tokens, seed):
+        self._give_back(self._given_back)
+        await asyncio.sleep(0.3)
+        return Move(message=Message(role="assistant", content="x"))
+
+    def observe(self, step):
+        return ()
+
+    async def end(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given_back", "stop"),
+    [(0.2, 30.0, StopReason.DONE), (0.2, 0.0, StopReason.TIMEOUT), (None, 30.0, StopReason.DONE)],
+)
+def test_time_that_is_given_back_is_no_time_of_the_episode(seconds, given_back, stop):
+    episode = run_episode(
+        Retrying(given_back), Scripted(Step(done=True)), TASKS[0], episode_seed=0, limits=Limits(seconds=seconds)
+    )
+    assert asyncio.run(episode).stop is stop
+
+
+@pytest.mark.parametrize(("asked", "agents", "most"), [(3, 1, 1), (1, 3, 1), (2, None, 2)])
+def test_no_more_episodes_are_under_way_than_the_caller_and_the_agent_allow(asked, agents, most):
+    under_way, seen = 0, []
+
+    async def answer(episode):
+        nonlocal under_way
+        under_way += 1
+        seen.append(under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return Step(done=True)
+
+    agent = dataclasses.replace(policy(Watched("x"))) if agents is None else Bounded(Watched("x"), agents)
+    asyncio.run(run_groups(agent, Scripted(answer), TASKS, group_size=1, seed=0, concurrency=asked))
+    assert max(seen) == most
+
+
+class Bounded:
+    """A policy of which only so many may play at once."""
+
+    def __init__(self, engine, concurrency):
+        self._policy, self.concurrency = policy(engine), concurrency
+
+    def open(self, env, **given):
+        return self._policy.open(env, **given)
+
+
+def test_a_share_to_replay_is_read_by_the_rules_that_replay():
+    assert RolloutSettings(replay=0.2).unread() == {"replay": "task_sampler"}
+    assert RolloutSettings(replay=0.2, task_sampler="hard").unread() == {}
 
 
 def test_progress_counts_every_episode_of_all():

@@ -281,7 +281,12 @@ def test_a_run_goes_on_from_its_last_whole_checkpoint(make, tmp_path):
     first = make(steps=2, checkpoint={"every": 1, "keep": 3})
     run(first)
     (tmp_path / "run/step-000002/state.pt").write_bytes(b"torn")
+    (tmp_path / "run/step-000000/.pinned").unlink()
     again = make(steps=3, checkpoint={"every": 1, "keep": 1})
+    pinned = []
+    again.recorder.resume.side_effect = lambda step, finished: pinned.append(
+        (tmp_path / "run/step-000000/.pinned").exists()
+    )
     controller = MagicMock(wraps=again.controller)
     controller.current = again.controller.current
     again.controller = controller
@@ -289,6 +294,7 @@ def test_a_run_goes_on_from_its_last_whole_checkpoint(make, tmp_path):
     again.collector.task_sampler.load_state_dict.assert_called_once_with({"position": 7})
     controller.load_state_dict.assert_called_once()
     again.recorder.resume.assert_called_once_with(1, finished=False)
+    assert pinned == [True], "what the run may go back to is kept from the start"
     assert again.learners.state["version"] == 1
     assert Checkpoints(tmp_path / "run").steps() == [0, 1, 3], "the start, what it resumed from, the newest"
     assert (tmp_path / "run/.step-000002.broken").is_dir(), "what was broken is set aside, not overwritten"

@@ -333,9 +333,9 @@ def _states(
 class _PackSize:
     """The size of a micro-batch: rows padded side by side, or packed end to end with equal prompts read once."""
 
-    rows: int = 0
-    longest: int = 0
+    lengths: tuple[int, ...] = ()
     tokens: int = 0
+    """Packed."""
     leaders: frozenset[int] = frozenset()
 
     def grown(self, lengths: Sequence[tuple[int, int, int]]) -> "_PackSize":
@@ -345,14 +345,13 @@ class _PackSize:
             tokens += length - (prompt if leader in leaders else 0)
             leaders.add(leader)
         return _PackSize(
-            rows=self.rows + len(lengths),
-            longest=max(self.longest, *(length for length, _, _ in lengths)),
+            lengths=(*self.lengths, *(length for length, _, _ in lengths)),
             tokens=tokens,
             leaders=frozenset(leaders),
         )
 
     def count(self, *, packing: bool) -> int:
-        return self.tokens if packing else self.rows * self.longest
+        return self.tokens if packing else len(self.lengths) * max(self.lengths)
 
 
 def _owners(rows: Sequence[int], leader: Mapping[int, int]) -> list[int]:

@@ -18,6 +18,7 @@ from turnwise.compute.layout import MicroBatches
 from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel import SINGLE, Parallel
+from turnwise.learner.settings import Compile
 from turnwise.models.critic import Critic
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None
     if asked is not False and supports_varlen_attention(model, device):
         return Packing.BY_ROWS
     return Packing.MASKED if asked else Packing.PADDED
+
+
+def compiles_whole(asked: Compile, device: torch.device, packing: Packing) -> bool:
+    """Whether a backbone is compiled as one graph, if so asked: on a CPU, rows are attended to one by one."""
+    return asked is True and device.type == "cuda" and packing is Packing.BY_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

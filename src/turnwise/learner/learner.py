@@ -24,7 +24,7 @@ from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch
 from turnwise.learner.check import check_settings
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode, seeded
 from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
@@ -135,9 +135,8 @@ class Learner:
     def _compile(self, packing: Packing) -> Compiled | None:
         if not self.settings.compile:
             return None
-        # On a CPU, rows are attended to one by one, and checkpoints lie between layers: neither is in one graph.
-        can = self._device.type == "cuda" and packing is Packing.BY_ROWS and not self.settings.checkpointing
-        whole = can and self.settings.compile is True
+        # Checkpoints lie between layers, so that no graph can hold all of them.
+        whole = not self.settings.checkpointing and compiles_whole(self.settings.compile, self._device, packing)
         return Compiled(*self._modules(), whole_backbones=whole, setting="learner.compile")
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:
@@ -169,7 +168,7 @@ class Learner:
             metrics = batch.metrics() | {"optim/lr": self.optimizer.lr(self.version)}
             if not batch.rows:
                 self.version += 1
-                return Update(metrics=metrics, advantages=batch.by_turn(torch.zeros(0)))
+                return Update(metrics=metrics, advantages=batch.by_turn(batch.reward))
             old_policy = choose_old_policy(
                 self.loss,
                 dtype=self.runner.coarsest_dtype(self.model),
@@ -339,13 +338,14 @@ class Learner:
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
         self.parallel.sum_gradients(self.critic.parameters())
+        every = mini.value_weights.sum()
         return PendingStep(
             sums={"critic/loss": total},
             maxima={},
             norm=self.critic_optimizer.launch(self.version),
-            weight=mini.value_weights.sum(),
-            read_weight=mini.value_weights.sum(),
-            sampled_weight=(mini.value_weights * inputs().sampled).sum(),
+            weight=every,
+            read_weight=every,
+            sampled_weight=every,  # nothing of the critic is about sampled tokens alone
         )
 
     def _fingerprint(self, batch: Batch) -> str:
@@ -362,7 +362,8 @@ class Learner:
         state: dict[str, object] = {"version": self.version, "optimizer": self.optimizer.state_dict()}
         if self.reference is not None:
             state["reference"] = self.reference.state_dict()
-        if self.critic is not None and self.critic_optimizer is not None:
+        if self.critic is not None:
+            assert self.critic_optimizer is not None
             state["critic"] = self.critic.state_dict()
             state["critic_optimizer"] = self.critic_optimizer.state_dict()
         state |= shrunk_state(self.settings.tokens_per_microbatch, self.runner)
@@ -383,7 +384,8 @@ class Learner:
         self.optimizer.load_state_dict(_section(state, "optimizer"))
         if self.reference is not None:
             self.reference.load_state_dict(_tensors(state, "reference"))
-        if self.critic is not None and self.critic_optimizer is not None:
+        if self.critic is not None:
+            assert self.critic_optimizer is not None
             self.critic.load_state_dict(_tensors(state, "critic"))
             self.critic_optimizer.load_state_dict(_section(state, "critic_optimizer"))
 

@@ -20,7 +20,7 @@ from turnwise.compute.layers import Compiled, require_layers
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, seeded
+from turnwise.learner.forward_runner import ForwardRunner, choose_packing, compiles_whole, seeded
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import SFTSettings
@@ -144,7 +144,7 @@ def _make_runner(
     compiled = None
     if settings.compile:
         require_layers(model, setting="sft.compile")
-        whole = device.type == "cuda" and packing is Packing.BY_ROWS and settings.compile is True
+        whole = compiles_whole(settings.compile, device, packing)
         compiled = Compiled(model, whole_backbones=whole, setting="sft.compile")
     return ForwardRunner(
         device=device,

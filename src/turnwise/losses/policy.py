@@ -53,8 +53,8 @@ def clipped_surrogate(
     clipped = bounded > free  # [M]
     loss = torch.where(clipped, bounded, free)  # [M]
     if dual_clip is not None:
-        ceiling = -advantage * dual_clip  # [M]
-        over = (advantage < 0) & (loss > ceiling)  # [M]
+        ceiling = advantage.abs() * dual_clip  # [M]: the loss of a good action is below zero
+        over = loss > ceiling  # [M]
         loss = torch.where(over, ceiling, loss)
         clipped = clipped | over
     return PolicyLoss(loss=loss, clipped=clipped)

@@ -140,7 +140,7 @@ class _Conversation:
 
     def _record(self, step: Step) -> None:
         """Pays the last turn, and keeps what the environment measured and wrote."""
-        if step.rewards and self.turns:
+        if self.turns:
             turn = self.turns[-1]
             added = {name: turn.rewards.get(name, 0.0) + value for name, value in step.rewards.items()}
             self.turns[-1] = dataclasses.replace(turn, rewards={**turn.rewards, **added})

@@ -10,8 +10,8 @@ from turnwise.types import StopReason, Trajectory
 _logger = logging.getLogger(__name__)
 
 
-def report_failures(trajectories: Sequence[Trajectory], what: str = "episode", *, most: float = 1.0) -> None:
-    """Warns of failed episodes; an EnvError where all of them failed, or more than a share `most` of them.
+def report_failures(trajectories: Sequence[Trajectory], what: str = "episode", *, most: float | None = None) -> None:
+    """Warns of failed episodes; an EnvError where all of them failed, or more than a share `most` of them, if given.
 
     `what` they are called: `demonstration`.
     """
@@ -21,7 +21,7 @@ def report_failures(trajectories: Sequence[Trajectory], what: str = "episode", *
     words = f"{len(failed)} of {len(trajectories)} {what}s failed"
     if len(failed) == len(trajectories):
         raise EnvError(f"every {what} failed, {_commonest(failed)}; try `turnwise check`")
-    if len(failed) > most * len(trajectories):
+    if most is not None and len(failed) > most * len(trajectories):
         raise EnvError(f"{words}, {_commonest(failed)}; mend it, or raise rollout.max_failures above {most:g}")
     _logger.warning("%s, %s", words, _commonest(failed))
 

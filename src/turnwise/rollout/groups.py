@@ -15,7 +15,7 @@ from turnwise.ledger import Ledger
 from turnwise.rollout.boundary import leaving_behind
 from turnwise.rollout.episode import play_episode
 from turnwise.rollout.failures import report_failures
-from turnwise.rollout.limits import Limits
+from turnwise.rollout.limits import CONCURRENCY, Limits
 from turnwise.seeds import derive_seed
 from turnwise.tools.watchdog import watching
 from turnwise.types import Group, Task, Trajectory
@@ -29,15 +29,15 @@ async def run_groups(
     group_size: int,
     seed: int,
     limits: Limits | None = None,
-    concurrency: int = 1024,
-    max_failures: float = 1.0,
+    concurrency: int = CONCURRENCY,
+    max_failures: float | None = None,
     ledger: Ledger | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Group]:
     """Plays every task `group_size` times: `await run_groups(agent, env, tasks, group_size=8, seed=0)`.
 
     As many episodes are under way at once as `concurrency` and the agent's own allow. It is an EnvError when all of
-    them fail, or more than the share `max_failures`.
+    them fail, or more than the share `max_failures`, where one is given.
     """
     places = asyncio.Semaphore(min(concurrency, agent.concurrency or concurrency))
     total, finished = len(tasks) * group_size, 0

@@ -12,6 +12,9 @@ from turnwise.agents.decoding import Decoding
 from turnwise.rollout.task_sampler import TaskRule
 from turnwise.settings import Settings
 
+CONCURRENCY = 1024
+"""Episodes under way at once, where nothing else is asked for."""
+
 
 class Limits(Settings):
     """When an episode is cut off, and with which stop reason."""
@@ -48,7 +51,7 @@ class RolloutSettings(Limits, Decoding):
     to the logprobs of the weights that sampled correct for it."""
     max_failures: float = Field(default=0.5, ge=0, le=1)
     """The share of a step's episodes that may fail; a step with more ends the run, naming the commonest failure."""
-    concurrency: int = Field(default=1024, ge=1)
+    concurrency: int = Field(default=CONCURRENCY, ge=1)
     """Episodes under way at once; the engine's slots bound those that sample at once."""
 
     def unread(self) -> Mapping[str, str]:
