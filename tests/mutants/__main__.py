@@ -114,6 +114,8 @@ def _run_draw(given: argparse.Namespace, file: Path, until: float) -> None:
     console.print(f"{len(traced)} tests pass; none of {', '.join(nothing)}" if nothing else f"{len(traced)} tests pass")
     draw = before or Draw(seed=given.seed, drawn=len(drawn), possible=len(places), only=[*map(str, given.only)])
     draw.began(tests=len(traced), again=given.again)
+    if given.again:
+        draw.note_gone([(path, one.function, one.diff((ROOT / path).read_text())) for path, one in drawn])
     controls = len(drawn) + 1 if given.again else given.controls
 
     def keep(result: Result) -> None:

@@ -37,6 +37,8 @@ class Result:
     diff: list[str]
     retried: bool = False
     """It survived at first, and was tried again after tests were written."""
+    note: str = ""
+    """Of a survivor: why it cannot be tried again."""
 
     @property
     def is_control(self) -> bool:
@@ -77,6 +79,12 @@ class Draw:
             self.results = [old for old in self.results if (old.file, old.function, old.diff) != place]
         self.results.append(result)
         self.results.sort(key=lambda result: (result.file, result.line, result.diff))
+
+    def note_gone(self, tried: Sequence[tuple[str, str, list[str]]]) -> None:
+        """Survivors that are not among these (file, function, diff) no longer exist; they stay counted as survivors."""
+        for result in self.results:
+            if result.outcome == "survived" and (result.file, result.function, result.diff) not in tried:
+                result.note = "not in the code any more, or left alone by a rule: nothing depended on it"
 
     @property
     def command(self) -> str:
@@ -136,6 +144,6 @@ def _share(caught: int, tried: int) -> str:
 
 def _survivor(result: Result) -> str:
     before, after = (" ".join(line[1:].strip() for line in result.diff if line[0] == sign) for sign in "-+")
-    reason = REASONS.get((result.file, before, after), "no test notices")
+    reason = result.note or REASONS.get((result.file, before, after), "no test notices")
     change = f"`{before}` → `{after}`".replace("|", "\\|")
     return f"| {result.file.removeprefix('src/turnwise/')}, `{result.function}` | {change} | {reason} |"
