@@ -56,7 +56,7 @@ class Draw:
     only: list[str] = field(default_factory=list)
     """The files they were drawn from, where not from all."""
     tests: int = 0
-    """How many tests there were to notice them, when they were last tried."""
+    """How many tests there were to notice them, when they were first tried."""
     versions: str = ""
     """Of Python and torch, when they were first tried."""
     versions_again: str = ""
@@ -64,12 +64,11 @@ class Draw:
     results: list[Result] = field(default_factory=list)
 
     def began(self, *, tests: int, again: bool) -> None:
-        self.tests = tests
         versions = f"python {platform.python_version()}, torch {version('torch')}"
         if again:
             self.versions_again = versions
         else:
-            self.versions = versions
+            self.versions, self.tests = versions, tests
 
     def add(self, result: Result, *, again: bool) -> None:
         """Keeps a result; one of a mutation that was tried before takes its place."""
@@ -84,7 +83,7 @@ class Draw:
         """Survivors that are not among these (file, function, diff) no longer exist; they stay counted as survivors."""
         for result in self.results:
             if result.outcome == "survived" and (result.file, result.function, result.diff) not in tried:
-                result.note = "not in the code any more, or left alone by a rule: nothing depended on it"
+                result.note = "its line is not in the code any more, or a rule leaves it alone now"
 
     @property
     def command(self) -> str:

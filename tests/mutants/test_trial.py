@@ -117,7 +117,7 @@ def test_a_draw_that_was_stopped_is_read_back_and_a_survivor_tried_again_takes_i
     assert [(one.outcome, one.retried) for one in read.results] == [("caught", True)]
     read.add(result("survived", room="losses"), again=False)
     read.note_gone([])
-    assert "| losses/f.py, `f` | `x = -a` → `x = (a)` | not in the code any more" in write_count(read)
+    assert "| losses/f.py, `f` | `x = -a` → `x = (a)` | its line is not in the code any more" in write_count(read)
     assert read.command == 'make mutants N=2 SEED=1 MUTANTS="--only a.py --again"'
 
 
