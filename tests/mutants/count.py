@@ -145,4 +145,5 @@ def _survivor(result: Result) -> str:
     before, after = (" ".join(line[1:].strip() for line in result.diff if line[0] == sign) for sign in "-+")
     reason = result.note or REASONS.get((result.file, before, after), "no test notices")
     change = f"`{before}` → `{after}`".replace("|", "\\|")
-    return f"| {result.file.removeprefix('src/turnwise/')}, `{result.function}` | {change} | {reason} |"
+    place = f"`{result.function}`" if result.function else "outside of functions"
+    return f"| {result.file.removeprefix('src/turnwise/')}, {place} | {change} | {reason} |"
