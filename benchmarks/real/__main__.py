@@ -46,6 +46,7 @@ def _make_parser() -> argparse.ArgumentParser:
     divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
     divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
     divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
+    divide.add_argument("--like", choices=("smollm2", "qwen-500m"), default="smollm2", help="(default: smollm2)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
@@ -76,9 +77,9 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
             options.questions, options.corpus, passages=options.passages, passage_chars=options.chars
         )
     if options.command == "divide":
-        from benchmarks.real.divide import divide_questions
+        from benchmarks.real.divide import DIVISIONS, divide_questions
 
-        return divide_questions(options.folder, corpus=options.corpus)
+        return divide_questions(options.folder, DIVISIONS[options.like], corpus=options.corpus)
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach
 

@@ -1,7 +1,7 @@
 """Divides training questions into those that are demonstrated and those that RL learns on.
 
-Invariant: a question that RL learns on is not demonstrated, HotpotQA's aside, of which there are too few; and every
-demonstration is complete: the expert found all supporting passages, and read the answer.
+Invariant: a question that RL learns on is not demonstrated, unless its source has too few; and every demonstration is
+complete: the expert found all supporting passages, and read the answer.
 """
 
 import asyncio
@@ -10,7 +10,9 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.qa.expert import mentions
@@ -18,48 +20,82 @@ from turnwise.types import Json, Task
 
 Entry = Mapping[str, Json]
 
-_DEMONSTRATED = {"2wiki": 800, "hotpot": 281, "musique": 0}
-"""Real questions to demonstrate, by source: the others are for RL alone."""
-_WRITTEN = {"compositional": 3226, "inference": 174, "comparison": 2200, "bridge_comparison": 1600}
-"""Written questions to demonstrate, by type: fewer comparisons than the writer makes, which are long and alike."""
-_WRITTEN_FOR_RL = 700
 _SEED = 17
 
 
-def divide_questions(folder: Path, *, corpus: Path, cache: str = "auto") -> dict[str, object]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How many questions are demonstrated; the others are for RL."""
+
+    real: Mapping[str, int]
+    """By source."""
+    written: Mapping[str, int]
+    """By type: fewer comparisons than the writer makes, which are long and alike."""
+    written_for_rl: int
+    in_both: tuple[str, ...]
+    """Sources of which there are too few: RL learns on what was demonstrated, too."""
+    explained: bool
+    """Real questions are demonstrated only if they have evidence."""
+    passages: int
+    """That a search shows, each cut to 800 characters."""
+
+
+DIVISIONS: Final = {
+    "smollm2": Division(
+        real={"2wiki": 800, "hotpot": 281, "musique": 0},
+        written={"compositional": 3226, "inference": 174, "comparison": 2200, "bridge_comparison": 1600},
+        written_for_rl=700,
+        in_both=("hotpot",),
+        explained=False,
+        passages=3,
+    ),
+    "qwen-500m": Division(
+        real={"2wiki": 750, "hotpot": 350, "musique": 30},
+        written={"compositional": 4000, "inference": 260, "comparison": 2200, "bridge_comparison": 1600},
+        written_for_rl=1200,
+        in_both=("hotpot", "musique"),
+        explained=True,
+        passages=5,
+    ),
+}
+
+
+def divide_questions(folder: Path, division: Division, *, corpus: Path, cache: str = "auto") -> dict[str, object]:
     """Reads the three files that `turnwise questions` wrote into the folder, and writes `sft` and `rl` beside them."""
     real = _read(folder / "train-explained.jsonl.gz")
     random.Random(_SEED).shuffle(real)
-    demonstrated, rl = _divide_real(real)
-    demonstrated = _choose_written(_read(folder / "written-sft.jsonl.gz")) + demonstrated
-    env = SearchQA(questions={"train": demonstrated}, corpus=corpus, cache=cache, passages=3, passage_chars=800)
+    demonstrated, rl = _divide_real(real, division)
+    demonstrated = _choose_written(_read(folder / "written-sft.jsonl.gz"), division.written) + demonstrated
+    env = SearchQA(
+        questions={"train": demonstrated}, corpus=corpus, cache=cache, passages=division.passages, passage_chars=800
+    )
     complete = asyncio.run(_play(env))
-    rl += _read(folder / "written-rl.jsonl.gz")[:_WRITTEN_FOR_RL]
+    rl += _read(folder / "written-rl.jsonl.gz")[: division.written_for_rl]
     sft = [entry for entry, whole in zip(demonstrated, complete, strict=True) if whole]
     return {"sft": _write(folder / "sft.jsonl.gz", sft), "rl": _write(folder / "rl.jsonl.gz", rl)}
 
 
-def _divide_real(real: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+def _divide_real(real: Sequence[Entry], division: Division) -> tuple[list[Entry], list[Entry]]:
     demonstrated: list[Entry] = []
     rl: list[Entry] = []
     seen: Counter[str] = Counter()
     for entry in real:
         source = str(entry["source"])
-        shown = seen[source] < _DEMONSTRATED[source]
-        seen[source] += 1
+        shown = seen[source] < division.real[source] and bool(entry.get("evidence") or not division.explained)
+        seen[source] += shown
         if shown:
             demonstrated.append(entry)
-        if not shown or source == "hotpot":
+        if not shown or source in division.in_both:
             rl.append(entry)
     return demonstrated, rl
 
 
-def _choose_written(written: Sequence[Entry]) -> list[Entry]:
+def _choose_written(written: Sequence[Entry], most: Mapping[str, int]) -> list[Entry]:
     seen: Counter[str] = Counter()
     chosen = []
     for entry in written:
         kind = str(entry["type"])
-        if seen[kind] < _WRITTEN[kind]:
+        if seen[kind] < most[kind]:
             chosen.append(entry)
         seen[kind] += 1
     return chosen

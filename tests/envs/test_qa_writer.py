@@ -69,6 +69,11 @@ def test_every_kind_is_written_and_every_answer_follows(book):
     assert older
     assert {one.answers[0] for one in older} == {"Paris Nights"}, "without what tells it from others"
     assert "Abel Gance, born in 1889" in older[0].evidence
+    assert older[0].evidence.endswith(" 1889 is before 1903."), "the order, whatever is asked for"
+    compared = [one for one in questions if one.type in ("comparison", "bridge_comparison")]
+    for one in compared:
+        end = {"yes": "are the same.", "no": "are different."}.get(one.answers[0])
+        assert one.evidence.endswith(end) if end else (" is before " in one.evidence or " is less than " in one.evidence)
     for question in questions:
         assert explain(question, book)[0] != "contradicted", question
         assert set(question.supporting_ids) <= book.by_id.keys()
@@ -144,3 +149,11 @@ def test_the_expert_tells_its_evidence_before_it_answers(book):
     said = asyncio.run(play())
     assert said.startswith(f"{question.evidence} <answer>")
     assert exact_match(final_answer(said), question.answers)
+
+
+def test_a_question_explained_by_facts_concludes_as_the_writer_does(book):
+    compared = [one for one in write_questions(book, count=400) if one.type in ("comparison", "bridge_comparison")]
+    told = [(one.evidence, explain(one, book)) for one in compared if "lived longer" not in one.text]
+    assert [evidence for evidence, (verdict, _) in told if verdict == "explained"]
+    for evidence, (verdict, explained) in told:
+        assert verdict != "explained" or explained == evidence

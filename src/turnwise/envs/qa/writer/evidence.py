@@ -10,7 +10,14 @@ from typing import Literal
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.facts import FactBook, Facts
 from turnwise.envs.qa.writer.questions import find_links_of
-from turnwise.envs.qa.writer.templates import ATTRIBUTES, INFERENCES, Attribute, Relation
+from turnwise.envs.qa.writer.templates import (
+    ATTRIBUTES,
+    INFERENCES,
+    PEOPLE,
+    Attribute,
+    Relation,
+    conclude_same,
+)
 from turnwise.rewards import normalise_answer
 
 Verdict = Literal["explained", "contradicted", "unknown"]
@@ -22,7 +29,7 @@ _LAST = ("later", "younger", "recently")
 def explain(question: Question, book: FactBook) -> tuple[Verdict, str]:
     """`("explained", "Hanna's War was directed by Menahem Golan. Menahem Golan died on August 8, 2014.")`."""
     gold = [book.by_id[name] for name in question.supporting_ids if name in book.by_id]
-    if len(gold) != len(question.supporting_ids) or question.source not in ("2wiki", "written"):
+    if not gold or len(gold) != len(question.supporting_ids):
         return "unknown", ""
     compares = question.type in ("comparison", "bridge_comparison")
     found = list(_compare(question, gold, book) if compares else _compose(question, gold, book))
@@ -94,15 +101,13 @@ def _compare(question: Question, gold: Sequence[Facts], book: FactBook) -> Itera
     which = next((name for name, words in _NUMBERS.items() if any(word in text for word in words)), None)
     if which is None:
         return
-    numbers = [_number(person, which) for _, person in sides]
-    if None in numbers or numbers[0] == numbers[1]:
+    numbers = [number for _, person in sides if (number := _number(person, which)) is not None]
+    if len(numbers) < 2 or numbers[0] == numbers[1]:
         return
     chosen = max if any(word in text for word in _LAST) else min
-    won = sides[numbers.index(chosen(numbers))][0]  # type: ignore[type-var]  # none is None
-    yield (
-        (won.name, won.passage.title),
-        " ".join(_tell_number(side, which, number, bridged) for side, number in zip(sides, numbers, strict=True)),
-    )
+    won = sides[numbers.index(chosen(numbers))][0]
+    told = [_tell_number(side, which, number, bridged) for side, number in zip(sides, numbers, strict=True)]
+    yield (won.name, won.passage.title), " ".join([*told, PEOPLE[0].conclude(numbers)])
 
 
 def _number(one: Facts, which: str) -> int | None:
@@ -112,7 +117,7 @@ def _number(one: Facts, which: str) -> int | None:
     return None if date is None else date.year
 
 
-def _tell_number(side: tuple[Facts, Facts], which: str, number: int | None, bridged: bool) -> str:
+def _tell_number(side: tuple[Facts, Facts], which: str, number: int, bridged: bool) -> str:
     film, person = side
     if bridged:
         said = f"born in {number}" if which == "born" else f"who died in {number}"
@@ -133,4 +138,5 @@ def _same(sides: Sequence[tuple[Facts, Facts]], bridged: bool) -> Iterator[tuple
         else f"{person.name} is {'in ' if person.kind == 'place' else ''}{word}."
         for (film, person), word in zip(sides, shown, strict=True)
     ]
-    yield ("yes" if groups[0] == groups[1] else "no",), " ".join(told)
+    alike = groups[0] == groups[1]
+    yield ("yes" if alike else "no",), " ".join([*told, conclude_same(shown, alike)])

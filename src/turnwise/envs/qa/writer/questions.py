@@ -28,6 +28,7 @@ from turnwise.envs.qa.writer.templates import (
     WORKS,
     Contest,
     Relation,
+    conclude_same,
 )
 from turnwise.rewards import normalise_answer
 from turnwise.seeds import derive_seed
@@ -205,20 +206,25 @@ def _contests(
     while any(weights):
         (place,) = rng.choices(range(len(contests)), weights)
         contest, pair = contests[place], rng.sample(able[place], 2)
-        numbers = [contest.read(one) for one in pair]
+        numbers = [_known(contest.read(one)) for one in pair]
         if numbers[0] == numbers[1] or pair[0].name == pair[1].name:
             yield None
             continue
         written = titles.of(*pair)
-        won = numbers.index((min if contest.first else max)(numbers))  # type: ignore[type-var]  # none is None
-        told = " ".join(contest.tell.format(one.name, number) for one, number in zip(pair, numbers, strict=True))
+        won = numbers.index((min if contest.first else max)(numbers))
+        told = [contest.tell.format(one.name, number) for one, number in zip(pair, numbers, strict=True)]
         yield _question(
             rng.choice(contest.ask).format(*written),
             _spellings(written[won], pair[won]),
             tuple(pair),
             kind="comparison",
-            evidence=told,
+            evidence=" ".join([*told, contest.conclude(numbers)]),
         )
+
+
+def _known(number: int | None) -> int:
+    assert number is not None  # only those that have one compete
+    return number
 
 
 def _sames(
@@ -244,9 +250,11 @@ def _sames(
         if first is second:
             yield None
             continue
-        told = " ".join(tell.format(one.name, getattr(one, shown)) for one in (first, second))
+        words = [getattr(one, shown) for one in (first, second)]
+        told = [tell.format(one.name, word) for one, word in zip((first, second), words, strict=True)]
+        evidence = " ".join([*told, conclude_same(words, alike)])
         text = rng.choice(ask).format(*titles.of(first, second))
-        yield _question(text, ("yes" if alike else "no",), (first, second), kind="comparison", evidence=told)
+        yield _question(text, ("yes" if alike else "no",), (first, second), kind="comparison", evidence=evidence)
 
 
 def _write_bridges(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
@@ -264,18 +272,19 @@ def _bridge_contests(pairs: Sequence[Pair], rng: random.Random, titles: _Titles)
     while any(weights):
         (place,) = rng.choices(range(len(DIRECTORS)), weights)
         contest, chosen = DIRECTORS[place], rng.sample(able[place], 2)
-        numbers = [contest.read(person) for _, person in chosen]
+        numbers = [_known(contest.read(person)) for _, person in chosen]
         if numbers[0] == numbers[1] or not _apart(chosen):
             yield None
             continue
         written = titles.of(chosen[0][0], chosen[1][0])
-        won = numbers.index((min if contest.first else max)(numbers))  # type: ignore[type-var]  # none is None
+        won = numbers.index((min if contest.first else max)(numbers))
         told = [
             f"{film.name} was directed by {person.name}, {contest.tell.format(number)}."
             for (film, person), number in zip(chosen, numbers, strict=True)
         ]
         answers = _spellings(written[won], chosen[won][0])
-        yield _bridge(rng.choice(contest.ask).format(*written), answers, chosen, " ".join(told))
+        evidence = " ".join([*told, contest.conclude(numbers)])
+        yield _bridge(rng.choice(contest.ask).format(*written), answers, chosen, evidence)
 
 
 def _bridge_sames(pairs: Sequence[Pair], rng: random.Random, titles: _Titles) -> Iterator[Question | None]:
@@ -295,8 +304,10 @@ def _bridge_sames(pairs: Sequence[Pair], rng: random.Random, titles: _Titles) ->
             f"{film.name} was directed by {person.name}, who is {person.nationality}."
             for film, person in (first, second)
         ]
+        words = [person.nationality for _, person in (first, second)]
         text = rng.choice(SAME_DIRECTORS).format(*titles.of(first[0], second[0]))
-        yield _bridge(text, ("yes" if alike else "no",), [first, second], " ".join(told))
+        evidence = " ".join([*told, conclude_same(words, alike)])
+        yield _bridge(text, ("yes" if alike else "no",), [first, second], evidence)
 
 
 def _apart(chosen: Sequence[Pair]) -> bool:

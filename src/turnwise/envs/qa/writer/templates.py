@@ -4,7 +4,7 @@ Invariant: an `ask` has a place for its subject and a `tell` states the fact, so
 answer are made from the same fact.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnwise.envs.qa.writer.facts import Facts, Kind
@@ -108,6 +108,12 @@ class Contest:
     read: Callable[[Facts], int | None]
     first: bool
     """The smaller number wins."""
+    order: str = "{} is before {}."
+    """The smaller number, then the larger."""
+
+    def conclude(self, numbers: Sequence[int]) -> str:
+        """The order of both numbers, whatever the question asks for: so comparing and answering are two easy steps."""
+        return self.order.format(min(numbers), max(numbers))
 
 
 def _year(which: str) -> Callable[[Facts], int | None]:
@@ -139,7 +145,8 @@ PEOPLE = (
         tell="{} died in {}.", read=_year("died"), first=True,
     ),
     Contest(ask=("Who died later, {} or {}?",), tell="{} died in {}.", read=_year("died"), first=False),
-    Contest(ask=("Who lived longer, {} or {}?",), tell="{} lived {} years.", read=_age, first=False),
+    Contest(ask=("Who lived longer, {} or {}?",), tell="{} lived {} years.", read=_age, first=False,
+            order="{} is less than {}."),
 )  # fmt: skip
 WORKS = (
     (
@@ -184,6 +191,13 @@ DIRECTORS = (
         tell="who died in {}", read=_year("died"), first=False,
     ),
 )  # fmt: skip
+
+
+def conclude_same(words: Sequence[str | None], alike: bool) -> str:
+    """`conclude_same(("French", "Greek"), False) == "French and Greek are different."`."""
+    return f"{words[0]} and {words[1]} are {'the same' if alike else 'different'}."
+
+
 SAME_NATION = (
     "Are {} and {} from the same country?", "Are both {} and {} from the same country?",
     "Are {} and {} both from the same country?", "Do {} and {} have the same nationality?",
