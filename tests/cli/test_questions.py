@@ -39,12 +39,6 @@ def test_it_writes_what_search_qa_reads(tmp_path, capsys):
     explained = tmp_path / "train.jsonl"
     assert main(["questions", str(folder), str(explained), "--explain"]) == 0
     assert [json.loads(line)["question"] for line in explained.read_text().splitlines()] == [train["question"]]
-    assert "evidence" not in json.loads(explained.read_text())
-    assert main(["questions", str(folder), str(explained), "--explain", "--quote"]) == 0
-    assert "0 with evidence, 1 with quotes" in capsys.readouterr().out
-    assert "Robert A. Stemmle" in json.loads(explained.read_text())["evidence"]
-    assert main(["questions", str(folder), str(explained), "--quote"]) == 2
-    assert "--explain" in capsys.readouterr().err
     assert main(["questions", str(tmp_path), str(target)]) == 2
     assert "corpus" in capsys.readouterr().err
 

@@ -35,11 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="questions whose text and supporting passages must not be used, besides the folder's dev and test",
     )
     parser.add_argument("--explain", action="store_true", help="write the folder's training questions, with evidence")
-    parser.add_argument(
-        "--quote",
-        action="store_true",
-        help="with --explain: quote passages where no facts explain the answer",
-    )
     parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model writes the questions")
     parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
     parser.add_argument("--key-env", metavar="VARIABLE", help="the environment variable with the endpoint's key")
@@ -53,8 +48,6 @@ def run(options: argparse.Namespace) -> int:
     from turnwise.envs.qa.writer.files import read_source, write_explained, write_new
 
     take = _read_slice(options.take)
-    if options.quote and not options.explain:
-        raise ConfigError("--quote is about the folder's training questions: give --explain with it")
     endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
     if endpoint is not None:
         if options.explain or options.take:
@@ -63,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         source = read_source(options.corpus, options.avoid)
         if options.explain:
-            summary = write_explained(source, options.target, quotes=options.quote)
+            summary = write_explained(source, options.target)
         else:
             count = options.count or _BY_TEMPLATES
             summary = write_new(source, options.target, count=count, seed=options.seed, take=take)

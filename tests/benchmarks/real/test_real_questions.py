@@ -72,12 +72,12 @@ def test_questions_that_are_divided_are_demonstrated_whole_and_else_left_to_rl(c
     assert counts["rl"] == {"hotpot bridge": 1, "musique 2hop": 1, "written compositional": 1}
 
 
-def test_one_may_demonstrate_only_what_has_evidence(corpus, capsys):
+def test_one_may_leave_comparisons_without_evidence_to_rl(corpus, capsys):
     folder = corpus.parent
-    told = question("t", "Who founded Lumen?", "Ada Brandt", "Lumen", source="2wiki") | {"evidence": "Ada Brandt did."}
-    plain = question("p", "Who founded the firm Lumen?", "Ada Brandt", "Lumen", source="2wiki")
+    plain = question("p", "Who founded Lumen?", "Ada Brandt", "Lumen", source="2wiki", type="comparison")
+    told = plain | {"id": "t", "evidence": "Ada Brandt did."}
     few = question("m", "Whence came Ada Brandt?", "Vardo", "Ada Brandt", source="musique", type="2hop")
-    write(folder / "train-explained.jsonl.gz", [told, plain, few | {"evidence": "She was born in Vardo."}])
+    write(folder / "train-explained.jsonl.gz", [plain, told, few])
     for name in ("written-sft", "written-rl"):
         write(folder / f"{name}.jsonl.gz", [])
     assert main(["divide", str(folder), "--corpus", str(corpus), "--like", "qwen-500m"]) == 0

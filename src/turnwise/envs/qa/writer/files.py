@@ -17,7 +17,6 @@ from turnwise.envs.qa.writer.asked import Ask, ask_for_questions
 from turnwise.envs.qa.writer.evidence import explain
 from turnwise.envs.qa.writer.facts import FactBook
 from turnwise.envs.qa.writer.questions import write_questions
-from turnwise.envs.qa.writer.quotes import quote
 from turnwise.errors import EnvError
 from turnwise.rewards import normalise_answer
 from turnwise.tools.search import open_index
@@ -85,21 +84,15 @@ async def write_asked(
     return f"{len(asked.questions)} questions: {_count(one.type for one in asked.questions)}; {dropped}"
 
 
-def write_explained(source: Source, target: Path, *, quotes: bool = False) -> str:
-    """Writes the folder's training questions again, with evidence where facts support their answers.
-
-    With `quotes`, the others get sentences of their supporting passages as evidence.
-    """
+def write_explained(source: Source, target: Path) -> str:
+    """Writes the folder's training questions again, with evidence where facts support their answers."""
     if not source.train:
         raise EnvError("there are no training questions to explain: give a folder that has train.jsonl")
     found = [explain(question, source.book) for question in source.train]
-    passages = {name: facts.passage for name, facts in source.book.by_id.items()} if quotes else {}
-    evidence = [told or quote(one, passages) for one, (_, told) in zip(source.train, found, strict=True)]
-    _write(target, (replace(one, evidence=told) for one, told in zip(source.train, evidence, strict=True)))
+    _write(target, (replace(one, evidence=evidence) for one, (_, evidence) in zip(source.train, found, strict=True)))
     counts = Counter(verdict for verdict, _ in found)
     explained, contradicted = counts["explained"], counts["contradicted"]
-    quoted = f", {sum(map(bool, evidence)) - explained} with quotes" if quotes else ""
-    return f"{len(found)} questions, {explained} with evidence{quoted}; facts contradict the answers of {contradicted}"
+    return f"{len(found)} questions, {explained} with evidence; facts contradict the answers of {contradicted}"
 
 
 def to_entry(question: Question) -> dict[str, object]:
