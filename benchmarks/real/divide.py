@@ -52,7 +52,7 @@ DIVISIONS: Final = {
     "qwen-500m": Division(
         real={"2wiki": 750, "hotpot": 350, "musique": 30},
         written={"compositional": 4000, "inference": 260, "comparison": 2200, "bridge_comparison": 1600},
-        written_for_rl=1200,
+        written_for_rl=600,
         in_both=("hotpot", "musique"),
         explained=True,
         passages=5,
