@@ -83,6 +83,31 @@ def test_a_process_ends_with_the_last_reference_to_it():
     assert not any(map(is_running, pids))
 
 
+def test_what_is_gone_is_not_started_anew_to_be_closed(calls):
+    child = calls.assign()
+    _, generation = child.open("echo", 1)
+    child.close()
+    with pytest.raises(ChildLostError, match="is gone"):
+        child.call("echo", 2, generation=generation)
+    assert child.generation == 1
+
+
+def test_a_process_that_is_forked_off_starts_a_child_of_its_own(calls):
+    child = calls.assign()
+    before = child.call("pid")
+    told, tell = os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        os.write(tell, str(child.call("pid")).encode())
+        child.close()
+        os._exit(0)
+    os.waitpid(fork, 0)
+    other = int(os.read(told, 100))
+    assert other != before
+    assert child.call("pid") == before
+    assert not is_running(other)
+
+
 def test_a_child_follows_a_trainer_that_is_killed():
     import signal
     import subprocess

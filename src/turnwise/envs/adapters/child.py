@@ -62,16 +62,15 @@ class Child:
     def call(self, method: str, *args: Json, generation: int | None = None) -> Json:
         """What the method returns, as JSON; a ChildLostError where the process is not of this generation any more."""
         with self._lock:
-            connection = self._running()
-            if generation is not None and generation != self.generation:
+            if generation is not None and not (self._is_running() and generation == self.generation):
                 raise ChildLostError(f"{method}: the process that held this episode is gone")
-            return self._exchange(connection, json.dumps([method, args]), method, self._seconds)
+            return self._exchange(self._start(), json.dumps([method, args]), method, self._seconds)
 
     def open(self, method: str, *args: Json) -> tuple[Json, int]:
         """What the method returns, with the generation that holds what it opened."""
         with self._lock:
-            connection = self._running()
-            return self._exchange(connection, json.dumps([method, args]), method, self._seconds), self.generation
+            value = self._exchange(self._start(), json.dumps([method, args]), method, self._seconds)
+            return value, self.generation
 
     def close(self) -> None:
         """Ends the process, with all that it started; a later call starts another."""
@@ -92,10 +91,14 @@ class Child:
             raise ForeignError(str(reply["error"]))
         return reply["value"]
 
-    def _running(self) -> Connection:
-        if self._connection is not None and self._owner == os.getpid():
-            return self._connection
+    def _is_running(self) -> bool:
         # A process that was forked off must not talk to its parent's child: it starts one of its own.
+        return self._connection is not None and self._owner == os.getpid()
+
+    def _start(self) -> Connection:
+        """The connection to the process, which is started where there is none."""
+        if self._connection is not None and self._is_running():
+            return self._connection
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

@@ -47,11 +47,13 @@ class ScienceWorld(ForeignGame):
         shared.setdefault("max_actions", 100)
         super().__init__(**shared)
         self.connect({"simplifications": simplifications, "list_commands": self._show_commands or self._listed_only})
-        known = cast(dict[str, dict[str, list[int]]], self._children.assign().call("variations"))
+        child = self._children.assign()
+        known = cast(list[str], child.call("names"))
         for name in names or ():
             if name not in known:
                 raise EnvError(f"there is no task '{name}'{suggest(name, known)}; there are: {', '.join(known)}")
-        self._variations = {name: known[name] for name in names or known}
+        listed = child.call("variations", list(names or known))
+        self._variations = cast(dict[str, dict[str, list[int]]], listed)
 
     @cached_property
     def _listed(self) -> dict[str, tuple[Task, ...]]:

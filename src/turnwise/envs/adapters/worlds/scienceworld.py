@@ -4,7 +4,7 @@ Invariant: each episode has a simulator of its own in that machine. The gold pat
 task is loaded; it is followed command by command, whatever else was done in between.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -58,10 +58,14 @@ class ScienceWorldServer(WorldServer[Laboratory]):
         self._simplifications, self._list_commands = simplifications, list_commands
         self._idle: list[Simulator] = []
 
-    def variations(self) -> dict[str, dict[str, list[int]]]:
-        """The variations of every task by split, as the package divides them."""
+    def names(self) -> list[str]:
+        """The tasks that there are."""
+        return list(self._first.get_task_names())
+
+    def variations(self, names: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+        """The variations of these tasks by split, as the package divides them."""
         found: dict[str, dict[str, list[int]]] = {}
-        for task in self._first.get_task_names():
+        for task in names:
             # Its own lists are of the task that is loaded.
             self._first.load(task, 0, "")
             found[task] = {"train": self._first.get_variations_train(), "test": self._first.get_variations_test()}
