@@ -4,6 +4,7 @@ Invariant: a room is drawn from the task's seed, and the hash of its problem dec
 and tested on. The planner, Fast Downward, plans anew after every command.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Protocol, cast
 import fast_downward
 import textworld
 from alfworld.agents.utils.misc import Demangler
-from textworld.envs.pddl import PddlEnv
+from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 
 from turnwise.envs.adapters.worlds.alfworld_rooms import GOALS, Room, draw_room, write_problem
@@ -26,12 +27,16 @@ from turnwise.types import Json
 _WANTED = textworld.EnvInfos(admissible_commands=True, policy_commands=True, won=True, facts=True)
 _MOST_DRAWS = 50
 _KEPT_ROOMS = 64
+_KEPT_TEXTS = 10_000
 _POINTLESS = ("help",)
 """Commands that the engine lists and that tell nothing of the world."""
 
 
-# The engine translates a problem four times to begin a room, which takes longer than to play it; and a group plays one.
+# The engine translates a problem four times to begin a room, and parses its grammar anew for each command that it lists.
+# Both take longer than to play, and both are functions of their text: the child keeps what they returned.
 fast_downward.pddl2sas = lru_cache(maxsize=2 * _KEPT_ROOMS)(fast_downward.pddl2sas)
+_parse = lru_cache(maxsize=_KEPT_TEXTS)(textgen._parse_and_convert)
+textgen._parse_and_convert = lambda *args, **options: copy.deepcopy(_parse(*args, **options))
 
 
 class State(Protocol):
