@@ -32,7 +32,7 @@ _POINTLESS = ("help",)
 """Commands that the engine lists and that tell nothing of the world."""
 
 
-# The engine translates a problem four times to begin a room, and parses its grammar anew for each command that it lists.
+# The engine translates a problem four times to begin a room, and parses its grammar for each command that it lists.
 # Both take longer than to play, and both are functions of their text: the child keeps what they returned.
 fast_downward.pddl2sas = lru_cache(maxsize=2 * _KEPT_ROOMS)(fast_downward.pddl2sas)
 _parse = lru_cache(maxsize=_KEPT_TEXTS)(textgen._parse_and_convert)
