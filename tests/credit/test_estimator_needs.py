@@ -58,6 +58,10 @@ def test_ones_own_needs_what_it_declares_and_nothing_else(own, needs_critic, com
     assert (settings.needs_critic, settings.compares_groups) == (needs_critic, compares_groups)
 
 
+def test_an_estimator_may_be_the_function_itself():
+    assert CreditSettings(estimator=of_groups).estimator == f"{__name__}:of_groups"
+
+
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [({}, (False, False)), ({"needs_critic": True}, (True, False)), ({"compares_groups": True}, (False, True))],

@@ -12,6 +12,7 @@ from turnwise.compute.layers import find_layers
 from turnwise.credit.base import Credit
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.learner import learner as learner_module
 from turnwise.learner import sft as sft_module
 from turnwise.learner.batch import _SHORT_PROMPT, Batch
 from turnwise.learner.check import check_settings
@@ -26,6 +27,7 @@ from turnwise.learner.parallel.base import SingleProcess
 from turnwise.learner.settings import LearnerSettings, OptimizerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
 from turnwise.learner.skipping import mean_surprisal
+from turnwise.ledger import Ledger
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
 from turnwise.types import StopReason
@@ -265,6 +267,58 @@ def test_tokens_that_were_never_sampled_are_no_gap_of_the_sampler():
     metrics = trained.update(with_exact_logprobs(model, [group(GOOD, BAD)]), seed=0).metrics
     assert metrics["policy/sampler_gap"] == pytest.approx(0, abs=1e-6)
     assert metrics["policy/sampler_gap_max"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_model_is_checked_before_it_learns(monkeypatch):
+    """In evaluation mode, whatever mode it is in: dropout is no mistake of its own."""
+    learner(noisy_gpt2().train())
+
+    def refuse(*given, **more):
+        raise ConfigError("it scores rows wrongly")
+
+    monkeypatch.setattr(learner_module, "check_packing", refuse)
+    learner(tiny_llama(), packing=False)
+    monkeypatch.setattr(learner_module, "choose_packing", lambda *given, asked: Packing.MASKED)
+    with pytest.raises(ConfigError, match="it scores rows wrongly"):
+        learner(tiny_llama())
+    monkeypatch.undo()
+    monkeypatch.setattr(learner_module, "check_scoring", refuse)
+    with pytest.raises(ConfigError, match="it scores rows wrongly"):
+        learner(tiny_llama())
+
+
+@pytest.mark.parametrize(("estimator", "read"), [("grpo", False), ("gae", True)])
+def test_what_follows_the_last_action_is_read_by_a_critic_alone(estimator, read):
+    cut = episode(turn([1], [2, 3], opens=True), stop=StopReason.MAX_TURNS, tail=(8, 9))
+    assert bool(learner(tiny_llama(), estimator=estimator).lay_out([group(cut, cut)]).tail.any()) is read
+
+
+def test_ranks_that_differ_in_a_batch_or_in_weights_have_another_fingerprint():
+    model = tiny_llama()
+    one = learner(model)
+    paid = episode(turn([1, 2], [3, 4], opens=True), turn([5, 6], [7], reward=2.0))
+    seen = [one._fingerprint(Batch.of([group(first, BAD)])) for first in (GOOD, GOOD, paid)]
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1.0
+    seen.append(one._fingerprint(Batch.of([group(GOOD, BAD)])))
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
+def test_an_update_is_charged_to_its_ledger():
+    ledger, model = Ledger(), tiny_llama()
+    trained = Learner(
+        model,
+        settings=LearnerSettings(),
+        credit=CreditSettings(estimator="gae"),
+        loss=LossSettings(),
+        temperature=1.0,
+        total_steps=1,
+        device=CPU,
+        ledger=ledger,
+    )
+    trained.update(with_exact_logprobs(model, [group(GOOD, BAD)]), seed=0)
+    assert {"update", "logprobs"} <= {name for name, seconds in ledger.close_step().seconds.items() if seconds > 0}
 
 
 def test_a_reference_is_kept_only_where_something_is_held_to_it():

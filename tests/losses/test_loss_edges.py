@@ -78,6 +78,10 @@ def test_a_form_of_ones_own_may_share_ratios_and_tokens_without_an_advantage_sti
     assert result.loss.tolist() == [0.0, 2.0]
 
 
+def test_a_form_may_be_the_function_itself():
+    assert LossSettings(form=_in_segments, ratio="turn").form == f"{__name__}:_in_segments"
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_whose_tokens_without_an_advantage_have_no_loss_are_known(name):
     segment = torch.tensor([0, 0])

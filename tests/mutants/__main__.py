@@ -49,6 +49,8 @@ TESTS = (
     "evaluation",
     "faults",
     "agents/test_person.py",
+    "newcomer/test_row_06_blocking_tools.py",
+    "tools/test_watchdog.py",
     "test_types.py",
 )
 FOLDER = ROOT / "runs" / "mutants"

@@ -144,6 +144,26 @@ def test_a_run_from_its_start_to_its_end(make):
     ]
 
 
+def test_a_new_run_forgets_what_an_earlier_one_recorded_and_a_resumed_one_does_not(make):
+    first = make(steps=1)
+    run(first)
+    first.recorder.start.assert_called_once()
+    first.recorder.resume.assert_not_called()
+    again = make(steps=2)
+    run(again)
+    again.recorder.start.assert_not_called()
+
+
+@pytest.mark.parametrize("reason", [None, "its rope is unknown"])
+def test_an_engine_that_samples_slowly_is_reported(make, reason):
+    trainer = make()
+    trainer.parts.engine.slow_reason = reason
+    run(trainer)
+    assert [call.args for call in trainer.recorder.record_slow_sampling.call_args_list] == (
+        [(reason,)] if reason else []
+    )
+
+
 def test_updates_that_share_weights_are_sampled_together_each_by_its_own_step(make):
     rollout = {"groups_per_step": 2, "group_size": 2, "updates_per_rollout": 2}
     events = run(make(steps=4, rollout=rollout, checkpoint={"every": 4}))

@@ -83,8 +83,8 @@ class ForwardRunner:
         return max({torch.float32, *used & set(HALF)}, key=lambda dtype: torch.finfo(dtype).eps)
 
     @contextmanager
-    def running(self, *modules: nn.Module, dropout: bool, backward: bool = False) -> Iterator[None]:
-        """Within it, the modules run with these settings, forward and, where `backward` is set, backward.
+    def running(self, *modules: nn.Module, dropout: bool) -> Iterator[None]:
+        """Within it, the modules run with these settings, forward and, where gradients are enabled, backward.
 
         With `dropout` the modules are in training mode, which is what their dropout reads; else in evaluation mode.
         """
@@ -92,7 +92,7 @@ class ForwardRunner:
             stack.enter_context(mode(*modules, training=dropout))
             if self.packing is Packing.BY_ROWS:
                 stack.enter_context(varlen_attention(*modules))
-            if self.checkpointing and backward:
+            if self.checkpointing and torch.is_grad_enabled():
                 stack.enter_context(activation_checkpointing(*modules))
             if self.compiled is not None:
                 stack.enter_context(self.compiled.in_use())

@@ -228,7 +228,7 @@ class Learner:
         log = TokenLog(batch, self._device)
         epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up, log=log)
         seed_of_dropout = derive_seed(seed, "dropout", self.parallel.rank)
-        passes = self.runner.running(*self._modules(), dropout=self.settings.dropout, backward=True)
+        passes = self.runner.running(*self._modules(), dropout=self.settings.dropout)
         with passes, seeded(seed_of_dropout, self._device):
             for epoch in range(self.settings.epochs):
                 for rows in batch.minibatches(self.settings.minibatches, derive_seed(seed, "minibatches", epoch)):
