@@ -8,13 +8,14 @@ import logging
 import sqlite3
 import struct
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
 import turnwise
 from tiny_runs import Died, Silent, records, run_tiny, same_weights, tiny_config, tiny_data, weights
 from turnwise.errors import ConfigError
-from turnwise.runs import read_metrics
+from turnwise.runs import RunDirectory, read_metrics
 from turnwise.runs.findings import read_findings
 from turnwise.settings import leaves
 from turnwise.stability.findings import SENTENCES
@@ -236,6 +237,17 @@ def scan_wandb(path):
             record.ParseFromString(whole)
             yield record
             whole = b""
+
+
+def test_a_busy_machine_has_time_to_start_wandb(tmp_path, monkeypatch):
+    """Its process needs seconds of a core; it was given up after 30 of the clock."""
+    require("wandb")
+    import wandb
+
+    begun = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: begun.update(given) or MagicMock(id="x"))
+    make_callbacks(tiny_config(callbacks=["wandb"]).callbacks)[0].start(None, {}, RunDirectory(tmp_path))
+    assert begun["settings"].init_timeout == begun["settings"].x_service_wait == 300
 
 
 def test_wandb(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from turnwise.training.trackers.base import Tracker, import_tracker
 if TYPE_CHECKING:
     from turnwise.runs.directory import RunDirectory
 
+_START_SECONDS = 300.0
+
 
 class WandB(Tracker):
     """`callbacks: [{name: wandb, args: {project: agents}}]`."""
@@ -42,11 +44,16 @@ class WandB(Tracker):
             config=dict(config),
             dir=str(run.path),
             # Its capture of the terminal would store every frame of the live display.
-            settings=self._package.Settings(console="off", quiet=True),
+            settings=self._package.Settings(console="off", quiet=True, **self._waits()),
         )
         self._run.define_metric("*", step_metric="step")
         self._run.define_metric("sft/*", step_metric="sft/step")
         return str(self._run.id)
+
+    def _waits(self) -> dict[str, float]:
+        """Its own process may take long to start where all cores are busy; by default it is given up after seconds."""
+        known = self._package.Settings.model_fields  # `x_` marks settings that may go
+        return {name: _START_SECONDS for name in ("init_timeout", "x_service_wait") if name in known}
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         self._log({**metrics, "sft/step" if stage == "sft" else "step": step})
