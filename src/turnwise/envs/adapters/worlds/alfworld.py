@@ -52,16 +52,17 @@ class State(Protocol):
 class Kitchen(PddlEnv):  # type: ignore[misc]  # the package has no types
     """`PddlEnv` with the domain and grammar read once for all rooms, and with ALFRED's names for things."""
 
-    _task = ""
+    room: Room
+    """The one being played."""
 
     def __init__(self, logic: object) -> None:
         super().__init__(_WANTED)
         self._logic = logic
 
-    def enter(self, game: Mapping[str, str], task: str) -> State:
+    def enter(self, room: Room) -> State:
         """Begins a room."""
-        self._game_data, self._task = game, task
-        self._pddl_state = pddl_logic.PddlState(self.downward_lib, game["pddl_problem"], self._logic)
+        self.room, self._game_data = room, {"pddl_problem": write_problem(room)}
+        self._pddl_state = pddl_logic.PddlState(self.downward_lib, self._game_data["pddl_problem"], self._logic)
         self._entity_infos = self._get_entity_infos()
         demangler = Demangler(game_infos=self._entity_infos)
         for info in self._entity_infos.values():
@@ -90,10 +91,9 @@ class AlfWorldServer(WorldServer[Kitchen]):
         return kitchen
 
     def start(self, world: Kitchen) -> dict[str, Json]:
-        room: Room = world.room
-        state = world.enter({"pddl_problem": write_problem(room)}, room.task)
+        state = world.enter(world.room)
         seen = state.feedback.partition("\n\n")[2].partition("\n\n")[0]
-        return _view(state, seen) | {"objective": f"Your task is to: {room.task}."}
+        return _view(state, seen) | {"objective": f"Your task is to: {world.room.task}."}
 
     def play(self, world: Kitchen, command: str) -> dict[str, Json]:
         state, _, _ = world.step(command)
@@ -113,7 +113,7 @@ class AlfWorldServer(WorldServer[Kitchen]):
     def game_file(self, seed: int) -> str:
         """The room as ALFWorld's own game file, `game.tw-pddl`, walkthrough included."""
         kitchen = self.make({"seed": seed})
-        room: Room = kitchen.room
+        room = kitchen.room
         plan = self.start(kitchen)["plan"]
         self.end(kitchen)
         return json.dumps(
