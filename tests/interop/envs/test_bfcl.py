@@ -105,6 +105,24 @@ def test_too_many_steps_in_one_request_end_the_episode():
     assert steps[-1].metrics["success"] == 0.0
 
 
+def test_a_call_that_takes_too_long_is_told_and_leaves_the_rest_as_it_was():
+    async def play():
+        env = Bfcl(classes=["MathAPI", "GorillaFileSystem"], seconds=3.0)
+        episode = env.spawn()
+        (task,) = (one for split in ("train", "test") for one in env.tasks(split) if one.id == "multi_turn_base_15")
+        await episode.reset(task, 0)
+        await episode.step(call("mkdir", {"dir_name": "kept"}))
+        long = await episode.step(call("logarithm", {"value": 3.0, "base": 2.0, "precision": 10**9}))
+        listed = await episode.step(call("ls", {}))
+        await episode.close()
+        return long.messages[0].content, listed.messages[0].content, listed.metrics["tool_errors"]
+
+    long, listed, errors = asyncio.run(play())
+    assert long == "Error during execution: it took too long"
+    assert "kept" in listed
+    assert errors == 1.0
+
+
 def test_an_episode_outlives_its_process(env):
     async def play():
         episode = env.spawn()

@@ -192,13 +192,19 @@ class Bfcl(Env):
     async def _answer_calls(self, dialogue: _Dialogue, message: Message) -> Step:
         read = [_parse(call, dialogue.known) for call in message.tool_calls]
         good = [call for call in read if not isinstance(call, str)]
-        ran = (
-            await self._thread.run(lambda: self._execute(dialogue, good), what="execute", seconds=None) if good else []
-        )
+        try:
+            ran = (
+                await self._thread.run(lambda: self._execute(dialogue, good), what="execute", seconds=None)
+                if good
+                else []
+            )
+        except ChildTimeoutError:
+            # The model chose what to compute: it reads that this took too long, and the episode goes on without it.
+            ran, self._generation = ["Error during execution: it took too long"] * len(good), None
+        else:
+            dialogue.done_here += [good] if good else []
         results = iter(ran)
         told = [call if isinstance(call, str) else next(results) for call in read]
-        if good:
-            dialogue.done_here.append(good)
         dialogue.calls += len(read)
         dialogue.errors += sum(isinstance(call, str) for call in read)
         dialogue.errors += sum(result.startswith("Error during execution") for result in ran)
