@@ -14,7 +14,7 @@ GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoin
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs \
-  test-studio check docs mutants format clean
+  test-studio test-scale check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ $(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requireme
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
+
+test-scale: $(READY) ## Test learners that are spread over 2 and 4 processes, sharded and not (minutes)
+	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/learner/test_sharded.py tests/learner/test_parallel.py tests/training/test_launch.py
 
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)

@@ -100,6 +100,7 @@ def check_config(config: Config) -> Config:
         _check_algorithm(config)
     _check_rollout(config)
     _check_env(config)
+    _check_sharding(config)
     return config
 
 
@@ -144,6 +145,12 @@ def _check_rollout(config: Config) -> None:
     for name, value in (("steps", config.steps), ("checkpoint.every", config.checkpoint.every)):
         if value % updates:
             raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={updates}: change either")
+
+
+def _check_sharding(config: Config) -> None:
+    for name, section in (("learner", config.learner), ("sft", config.sft)):
+        if config.learner.shard and section is not None and section.compile:
+            raise ConfigError(f"{name}.compile: layers that learner.shard gathers cannot be compiled: disable either")
 
 
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:

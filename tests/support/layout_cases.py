@@ -121,7 +121,8 @@ def learner_of(
     )
     if learner.critic is not None:
         with torch.no_grad():
-            learner.critic.head.weight.copy_(torch.linspace(-0.5, 0.5, 16)[None])
+            opinions = torch.linspace(-0.5, 0.5, 16)[None].double()
+            learner.critic.head.weight.copy_(parallel.place(opinions, like=learner.critic.head.weight))
     return learner
 
 
@@ -132,7 +133,11 @@ def update_of(learner, groups=GROUPS):
     def catch(module, area):
         number = next(steps)
         caught.update(
-            {f"{number} {area} {name}": p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+            {
+                f"{number} {area} {name}": learner.parallel.whole(p.grad).clone()
+                for name, p in module.named_parameters()
+                if p.grad is not None
+            }
         )
 
     pairs = [(learner.optimizer, learner.model, "policy"), (learner.critic_optimizer, learner.critic, "critic")]

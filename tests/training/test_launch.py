@@ -58,9 +58,9 @@ def torchrun(*arguments, cwd):
 
 @pytest.mark.slow
 def test_two_processes_make_the_run_that_one_makes(recipe, tmp_path):
-    """The second step is made by two processes that resumed; the first by two that began."""
+    """The first step is made by two processes that share one copy of the model, the second by two with one each."""
     assert main(["train", str(recipe), "steps=2", "--run", str(tmp_path / "one")]) == 0
-    began = torchrun("train", recipe, "steps=1", "--run", "two", cwd=tmp_path)
+    began = torchrun("train", recipe, "steps=1", "learner.shard=true", "--run", "two", cwd=tmp_path)
     assert began.returncode == 0, began.stderr
     resumed = torchrun("train", recipe, "steps=2", "--run", "two", "--resume", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr

@@ -26,6 +26,8 @@ from turnwise.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
+ENTRY = "run_within_forward"
+"""The method of a sharded model that runs a function of it between the hooks of its forward."""
 _LOGITS_AT_ONCE = 2**27
 """The most logits at once of a head with adapters or hooks; beyond it, it runs in pieces, recomputed in backward."""
 
@@ -42,16 +44,24 @@ class Scores:
 
 def score(model: nn.Module, micro: MicroBatch, temperature: float, entropy: bool = True) -> Scores:
     """Scores the selected tokens of a micro-batch under a Hugging Face causal model, adapters included."""
+    enter = getattr(model, ENTRY, None)
+    if enter is None:
+        logprob, entropies = _score(model, micro, temperature, entropy)
+    else:
+        logprob, entropies = enter(_score, micro, temperature, entropy)
+    return Scores(logprob=logprob, entropy=entropies if entropy else None)
+
+
+def _score(model: nn.Module, micro: MicroBatch, temperature: float, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs [m] and entropies [m]; a pair of tensors, in which a sharded model finds where backward begins."""
     hidden = hidden_states(backbone_of(model), micro.ids, micro.positions)  # [B, W, H]
     predicting = hidden.flatten(0, 1)[micro.before]  # [m, H]
     head = _head(model)
     if is_unmodified_linear(head):
         assert isinstance(head, nn.Linear)
         transform = LogitTransform(temperature=temperature, softcap=_softcap(model))
-        logprob, entropies = score_states(predicting, head, micro.target, transform, entropy=entropy)  # [m]
-    else:
-        logprob, entropies = _score_in_pieces(model, predicting, micro.target, temperature, entropy)  # [m]
-    return Scores(logprob=logprob, entropy=entropies if entropy else None)
+        return score_states(predicting, head, micro.target, transform, entropy=entropy)
+    return _score_in_pieces(model, predicting, micro.target, temperature, entropy)
 
 
 def backbone_of(model: nn.Module) -> nn.Module:

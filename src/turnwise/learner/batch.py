@@ -230,6 +230,9 @@ class Batch:
         leaders = leader if packing else None
         return MicroBatches(functools.partial(self._lay_out, rows, select, leaders) for rows in packs)
 
+    def shortest_row(self) -> int:
+        return min(range(self.rows), key=self._length)
+
     def _longest_first(self, units: Sequence[list[int]], leader: Mapping[int, int]) -> list[list[int]]:
         """Units of rows by length, where those with one leader stay together and count as long as their longest."""
         family = [leader[unit[0]] for unit in units]

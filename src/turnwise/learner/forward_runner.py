@@ -14,7 +14,7 @@ from torch import nn
 
 from turnwise.compute.attention import varlen_attention
 from turnwise.compute.layers import Compiled, activation_checkpointing
-from turnwise.compute.layout import MicroBatches
+from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel import SINGLE, Parallel
@@ -116,14 +116,27 @@ class ForwardRunner:
             whole_trajectories=whole_trajectories,
         )
 
+    def idle_passes(self, batch: Batch, micros: MicroBatches) -> list[MicroBatch]:
+        """What to run after these, without weight: over a sharded model, every rank makes as many passes.
+
+        To be called before the first pass: it, too, is an exchange.
+        """
+        missing = self.parallel.most(len(micros)) - len(micros)
+        spare = [micro.to(self.device) for micro in batch.micro_batches(1, rows=[batch.shortest_row()])]
+        return missing * spare
+
     def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
         """Of the selected tokens; zero elsewhere [L]."""
         with self._accounted(), torch.no_grad(), self.running(model, dropout=False):
             found = []
-            for micro in self.micro_batches(batch, select=select):
+            micros = self.micro_batches(batch, select=select)
+            idle_passes = self.idle_passes(batch, micros)
+            for micro in micros:
                 with self.precision():
                     scores = score(model, micro.to(self.device), self.temperature, entropy=False)
                 found.append((micro.token, scores.logprob.float()))
+            for idle in idle_passes:
+                score(model, idle, self.temperature, entropy=False)
             return self._collect(found, len(batch.ids), torch.float)
 
     def state_values(self, critic: Critic, batch: Batch) -> torch.Tensor:
@@ -131,11 +144,15 @@ class ForwardRunner:
         every = torch.ones_like(batch.action)  # [L]
         with self._accounted(), torch.no_grad(), self.running(critic, dropout=False):
             found = []
-            for micro in self.micro_batches(batch, select=every):
+            micros = self.micro_batches(batch, select=every)
+            idle_passes = self.idle_passes(batch, micros)
+            for micro in micros:
                 there = micro.to(self.device)
                 with self.precision():
                     after = critic(there.ids, there.positions).flatten()  # [B·W]
                 found.append((micro.token, after[there.position]))
+            for idle in idle_passes:
+                critic(idle.ids, idle.positions)
             return self._collect(found, len(batch.ids), torch.double)
 
     def _collect(

@@ -17,7 +17,7 @@ from turnwise.credit.settings import CreditSettings
 from turnwise.errors import TurnwiseError
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
-from turnwise.learner.parallel import SINGLE, Parallel
+from turnwise.learner.parallel import SINGLE, Parallel, shard_among
 from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
 from turnwise.learner.update import Update
@@ -45,12 +45,21 @@ class LearnerWorker:
         self.stopped = False
 
     def load_model(
-        self, settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, *, seed: int, autocast: torch.dtype | None
+        self,
+        settings: ModelSettings,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        seed: int,
+        autocast: torch.dtype | None,
+        shard: bool,
     ) -> None:
         """Loads this rank's copy of the model; rank 0 has its own already, which its engine samples from."""
         self.autocast = autocast
         if self._model is None:
             self._model = load_model(settings, seed=seed, tokenizer=tokenizer).model
+        self.device = next(self._model.parameters()).device
+        if shard:
+            self.parallel = shard_among(self.parallel, self.device)
 
     @property
     def model(self) -> nn.Module:
@@ -74,14 +83,16 @@ class LearnerWorker:
             loss=loss,
             temperature=temperature,
             total_steps=total_steps,
-            device=next(self.model.parameters()).device,
+            device=self.device,
             autocast=self.autocast,
             parallel=self.parallel,
             ledger=self.ledger,
         )
 
     def learn(self, batch: Batch, *, seed: int) -> Update:
-        return self.learner.learn(batch, seed=seed)
+        update = self.learner.learn(batch, seed=seed)
+        self.parallel.publish(self.learner.model, self.model)
+        return update
 
     def state_dict(self) -> dict[str, object]:
         return self.learner.state_dict()
@@ -104,7 +115,9 @@ class LearnerWorker:
 
     def finish_sft(self) -> list[dict[str, float]]:
         assert self._sft is not None, "begin_sft comes first"
-        return self._sft.finish()
+        metrics = self._sft.finish()
+        self.parallel.publish(self._sft.model, self.model)
+        return metrics
 
     def sft_state_dict(self) -> dict[str, object]:
         assert self._sft is not None, "begin_sft comes first"
@@ -143,13 +156,22 @@ class LearnerGroup:
         *,
         seed: int,
         autocast: torch.dtype | None = None,
+        shard: bool = False,
         ledger: "Ledger | None" = None,
     ) -> None:
-        """Takes the model that is trained; the other ranks load theirs by the same settings."""
+        """Takes the model that is trained; the other ranks load theirs by the same settings.
+
+        With `shard`, ranks train shares of one copy of it, and this model gets the weights after each update.
+        """
         self._worker = LearnerWorker(self._parallel, loaded.model, ledger)
         self._run(
             partial(
-                LearnerWorker.load_model, settings=settings, tokenizer=loaded.tokenizer, seed=seed, autocast=autocast
+                LearnerWorker.load_model,
+                settings=settings,
+                tokenizer=loaded.tokenizer,
+                seed=seed,
+                autocast=autocast,
+                shard=shard,
             )
         )
 

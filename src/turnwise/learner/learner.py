@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -18,7 +18,6 @@ from torch import nn
 
 from turnwise.compute.device import on_one_thread, send
 from turnwise.compute.layers import Compiled
-from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.score import check_packing, check_scoring, score
 from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
@@ -26,6 +25,7 @@ from turnwise.learner.batch import Batch
 from turnwise.learner.check import check_settings
 from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode, seeded
 from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
+from turnwise.learner.minibatch import Epochs, MiniBatch
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
@@ -45,33 +45,6 @@ if TYPE_CHECKING:
     from turnwise.ledger import Ledger
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MiniBatch:
-    """This rank's micro-batches of a mini-batch, with weights [L] normalised over every rank's."""
-
-    micros: MicroBatches
-    """Of the rows that are read."""
-    weights: torch.Tensor
-    """[L] float: of each trained token in the policy's loss."""
-    read_weights: torch.Tensor
-    """[L] float: the same in the rows that are read on some rank, and 0 elsewhere."""
-    value_weights: torch.Tensor | None
-    """[L] float: of each token in the critic's loss, which may cover some tokens alone; None without a critic."""
-    sampler_logprob: torch.Tensor
-    """[L] float: zero where nothing was sampled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Epochs:
-    """All steps of an update, launched, with results still to be fetched."""
-
-    policy: list[PendingStep]
-    critic: list[PendingStep]
-    micros: list[MicroBatch]
-    warming_up: bool
-    log: TokenLog
 
 
 class Learner:
@@ -97,7 +70,8 @@ class Learner:
         """
         check_settings(model, settings, loss, temperature)
         # Before any optimizer: a sharded module has parameters of its own.
-        self.model = parallel.prepare(model.to(device))
+        whole = model.to(device)
+        self.model = parallel.prepare(whole)
         self.settings, self.credit, self.loss, self.parallel = settings, credit, loss, parallel
         self.version = 0
         self._device = device
@@ -110,26 +84,26 @@ class Learner:
             checkpointing=settings.checkpointing,
             ledger=ledger,
         )
-        packing = self._check_model(runner)
+        packing = parallel.broadcast(self._check_model(whole, runner) if parallel.is_main else None)
         optimizer = functools.partial(Optimizer, total_steps=total_steps, parallel=parallel)
         self.optimizer = optimizer(self.model, settings.optimizer)
         self.reference = Reference(self.model) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
         self.critic_optimizer: Optimizer | None = None
         if credit.needs_critic:
-            self.critic = parallel.prepare(Critic(self.model))
+            self.critic = parallel.prepare(Critic(whole))
             self.critic_optimizer = optimizer(self.critic, settings.critic.optimizer)
         self.runner = replace(runner, packing=packing, compiled=self._compile(packing))
         self._skips_rows = skips_rows(settings, credit=credit, loss=loss, device=device)
 
-    def _check_model(self, runner: ForwardRunner) -> Packing:
+    def _check_model(self, model: nn.Module, runner: ForwardRunner) -> Packing:
         """How rows are packed, once the model is known to score them right."""
-        with mode(self.model, training=False):
+        with mode(model, training=False):
             with runner.precision():
-                check_scoring(self.model, self._device)
-                packing = choose_packing(self.model, self._device, asked=self.settings.packing)
+                check_scoring(model, self._device)
+                packing = choose_packing(model, self._device, asked=self.settings.packing)
             if packing is Packing.MASKED:
-                check_packing(self.model, self._device, setting="learner.packing")
+                check_packing(model, self._device, setting="learner.packing")
         return packing
 
     def _compile(self, packing: Packing) -> Compiled | None:
@@ -219,14 +193,14 @@ class Learner:
 
     def _run_epochs(
         self, batch: Batch, inputs: Callable[[], LossInputs], seed: int, taught: torch.Tensor | None
-    ) -> _Epochs:
+    ) -> Epochs:
         """Epochs of mini-batches, each one step of the policy and one of the critic.
 
         Only rows of `taught` trajectories [T] are read, where it is given.
         """
         warming_up = self.critic is not None and self.version < self.settings.critic.warmup
         log = TokenLog(batch, self._device)
-        epochs = _Epochs(policy=[], critic=[], micros=[], warming_up=warming_up, log=log)
+        epochs = Epochs(policy=[], critic=[], micros=[], warming_up=warming_up, log=log)
         seed_of_dropout = derive_seed(seed, "dropout", self.parallel.rank)
         passes = self.runner.running(*self._modules(), dropout=self.settings.dropout)
         with passes, seeded(seed_of_dropout, self._device):
@@ -251,7 +225,7 @@ class Learner:
 
         return run_or_shrink(work, shrink)
 
-    def _settle(self, epochs: _Epochs, batch: Batch) -> tuple[dict[str, float], float | None]:
+    def _settle(self, epochs: Epochs, batch: Batch) -> tuple[dict[str, float], float | None]:
         """Waits for all steps and returns their metrics, and the share of the first mini-batch that was clipped."""
         first_clip_fraction = None
         policy = [self._measure(self.optimizer, step) for step in epochs.policy]
@@ -275,7 +249,7 @@ class Learner:
 
     def _minibatch(
         self, batch: Batch, rows: Sequence[int], inputs: Callable[[], LossInputs], taught: torch.Tensor | None
-    ) -> _MiniBatch:
+    ) -> MiniBatch:
         """This rank's share of a mini-batch, with weights over the whole of it."""
         value_weights = None
         if self.critic is not None:
@@ -284,8 +258,10 @@ class Learner:
         weights = self._weights(batch, rows)  # [L]
         read = rows if taught is None else rows_to_read(batch, rows, taught)
         read_weights = weights if len(read) == len(rows) else weights * batch.in_rows(read)  # [L]
-        return _MiniBatch(
-            micros=self.runner.micro_batches(batch, rows=read, whole_trajectories=self.loss.ratio == "trajectory"),
+        micros = self.runner.micro_batches(batch, rows=read, whole_trajectories=self.loss.ratio == "trajectory")
+        return MiniBatch(
+            micros=micros,
+            idle=self.runner.idle_passes(batch, micros),
             weights=send(weights, self._device),
             read_weights=send(read_weights, self._device),
             value_weights=value_weights,
@@ -297,7 +273,7 @@ class Learner:
         return batch.weights(rows, self.loss.aggregation, fixed_length=self.loss.fixed_length, among=among)
 
     def _policy_step(
-        self, make: Callable[[int], _MiniBatch], inputs: Callable[[], LossInputs], log: TokenLog
+        self, make: Callable[[int], MiniBatch], inputs: Callable[[], LossInputs], log: TokenLog
     ) -> PendingStep:
         mini = make(self.runner.token_budget)
         totals: dict[str, torch.Tensor] = {}
@@ -314,6 +290,10 @@ class Learner:
             widest = torch.maximum(widest, gap.max())
             for name, measure in (measures | {"policy/sampler_gap": gap}).items():
                 totals[name] = totals.get(name, 0) + (weight * measure).sum()
+        for micro in mini.idle:
+            with self.runner.precision():
+                idle = score(self.model, micro, self.runner.temperature).logprob
+            (0 * idle.sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.parallel.sum_gradients(self.model.parameters())
         return PendingStep(
             sums=totals,
@@ -324,7 +304,7 @@ class Learner:
             sampled_weight=(mini.read_weights * inputs().sampled).sum(),
         )
 
-    def _critic_step(self, make: Callable[[int], _MiniBatch], inputs: Callable[[], LossInputs]) -> PendingStep:
+    def _critic_step(self, make: Callable[[int], MiniBatch], inputs: Callable[[], LossInputs]) -> PendingStep:
         mini = make(self.runner.token_budget)
         assert self.critic is not None
         assert self.critic_optimizer is not None
@@ -337,6 +317,10 @@ class Learner:
             loss = (weight * critic_objective(value, inputs().at(micro.token), self.loss)).sum()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
+        for micro in mini.idle:
+            with self.runner.precision():
+                idle = self.critic(micro.ids, micro.positions)
+            (0 * idle.sum()).backward()
         self.parallel.sum_gradients(self.critic.parameters())
         every = mini.value_weights.sum()
         return PendingStep(
@@ -351,7 +335,7 @@ class Learner:
     def _fingerprint(self, batch: Batch) -> str:
         """Of the version, weights and batch: ranks that differ in one would add up gradients of different things."""
         parameters = [p for module in self._modules() for p in module.parameters()]
-        sums = torch.stack([p.detach().sum(dtype=torch.double) for p in parameters])
+        sums = torch.stack([self.parallel.whole(p.detach().sum(dtype=torch.double)) for p in parameters])
         digest = hashlib.blake2b(repr((self.version, sums.tolist())).encode())
         for tensor in (batch.ids, batch.action, batch.logprob, batch.reward, batch.row):
             digest.update(tensor.numpy().tobytes())
@@ -383,10 +367,10 @@ class Learner:
         self.runner = restore_shrunk(self.settings.tokens_per_microbatch, self.runner, state)
         self.optimizer.load_state_dict(_section(state, "optimizer"))
         if self.reference is not None:
-            self.reference.load_state_dict(_tensors(state, "reference"))
+            self.reference.load_state_dict(_tensors(state, "reference"), self.parallel.place)
         if self.critic is not None:
             assert self.critic_optimizer is not None
-            self.critic.load_state_dict(_tensors(state, "critic"))
+            self.parallel.load(self.critic, _tensors(state, "critic"))
             self.critic_optimizer.load_state_dict(_section(state, "critic_optimizer"))
 
 

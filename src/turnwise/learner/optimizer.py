@@ -143,12 +143,21 @@ class Optimizer:
         assert isinstance(skipped, int)
         assert isinstance(masters, list)
         # torch keeps the tensors it is given: without a copy, two optimizers would share their moments.
-        self._adam.load_state_dict(copy.deepcopy(adam))
+        self._adam.load_state_dict(self._placed(copy.deepcopy(adam)))
         self._skipped_in_a_row = skipped
         if masters:
             with torch.no_grad():
                 for (_, master), saved in zip(self._rounded, masters, strict=True):
-                    master.copy_(saved)
+                    master.copy_(self._parallel.place(saved, like=master))
+
+    def _placed(self, adam: dict[str, dict[int, dict[str, torch.Tensor]]]) -> dict[str, object]:
+        """AdamW's state with each moment spread as its weight is."""
+        stepped = [weight for group in self._adam.param_groups for weight in group["params"]]
+        state = {
+            index: {name: self._parallel.place(value, like=stepped[index]) for name, value in moments.items()}
+            for index, moments in adam["state"].items()
+        }
+        return {**adam, "state": state}
 
 
 def _master(parameter: nn.Parameter) -> torch.Tensor:

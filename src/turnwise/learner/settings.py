@@ -68,6 +68,9 @@ class LearnerSettings(Settings):
     read, and `policy/entropy` is the mean negative logprob of all sampled tokens, which estimates it."""
     checkpointing: bool = False
     """Activation checkpointing: layers run again in the backward pass; less memory, more time."""
+    shard: bool = False
+    """FSDP2: processes that torchrun started share one copy of the policy's, the critic's and the reference's weights,
+    gradients and moments, in place of one each; SFT too. Less memory, more exchange; never changes the gradient."""
     dropout: bool = False
     """Dropout in the passes that train the policy and the critic, at the rates of the model and of `model.lora`. Off,
     since the engine samples without it: dropout's noise in the probability ratio is clipped as if the policy had moved.

@@ -50,11 +50,11 @@ class SFTLearner:
         autocast: torch.dtype | None = None,
         parallel: Parallel = SINGLE,
     ) -> None:
-        self._model, self._parallel, self._seed = model, parallel, seed
+        self._parallel, self._seed = parallel, seed
         self._context_weight, self._asked_tokens = settings.context_weight, settings.tokens_per_microbatch
         self._runner = _make_runner(model, settings, autocast, parallel)
-        module = parallel.prepare(model)
-        self._optimizer = Optimizer(module, settings.optimizer, total_steps=total_steps, parallel=parallel)
+        self.model = parallel.prepare(model)
+        self._optimizer = Optimizer(self.model, settings.optimizer, total_steps=total_steps, parallel=parallel)
         self._ahead = _steps_ahead(self._runner.device)
         self._launched: deque[LaunchedStep] = deque()
 
@@ -67,12 +67,12 @@ class SFTLearner:
         # Dropout follows from the step and the rank, so that a resumed run draws what an unbroken one would have.
         with seeded(derive_seed(self._seed, "dropout", step, self._parallel.rank), self._runner.device):
             return launch_sft_step(
-                self._model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
+                self.model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
             )
 
     def _shrink(self, batch: Batch, error: torch.OutOfMemoryError) -> None:
         setting = "sft.tokens_per_microbatch"
-        self._runner = shrink_runner(self._runner, batch, error, self._model, setting=setting)
+        self._runner = shrink_runner(self._runner, batch, error, self.model, setting=setting)
 
     def finish(self) -> list[dict[str, float]]:
         """The metrics of the steps still under way."""
@@ -121,11 +121,17 @@ def launch_sft_step(
     weights = send(weights / weights.sum(), device)
     total = torch.zeros((), device=device)
     with runner.running(model, dropout=True):
-        for micro in runner.micro_batches(batch):
+        micros = runner.micro_batches(batch)
+        idle_passes = runner.idle_passes(batch, micros)
+        for micro in micros:
             with runner.precision():
                 loss = sft_loss(model, micro.to(device), weights)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.detach()
+        for idle in idle_passes:
+            with runner.precision():
+                loss = sft_loss(model, idle, weights)
+            (0 * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     runner.parallel.sum_gradients(model.parameters())
     return LaunchedStep(step=step, grad_norm=optimizer.launch(step), loss=runner.parallel.sum_(total))
 
@@ -140,7 +146,8 @@ def _make_runner(
 ) -> ForwardRunner:
     """Packed rows on a GPU, where the model supports them; on a CPU padding costs no more."""
     device = next(model.parameters()).device
-    packing = choose_packing(model, device, asked=None if device.type == "cuda" else False)
+    asked = None if device.type == "cuda" else False
+    packing = parallel.broadcast(choose_packing(model, device, asked=asked) if parallel.is_main else None)
     compiled = None
     if settings.compile:
         require_layers(model, setting="sft.compile")

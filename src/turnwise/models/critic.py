@@ -30,5 +30,5 @@ class Critic(nn.Module):
     def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """The value [B, W] of the state after each token of ids [B, W]; the token at t was sampled in that of t − 1."""
         hidden = hidden_states(self.backbone, ids, positions)  # [B, W, H]
-        value: torch.Tensor = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)  # [B, W]
-        return value.to(self.head.weight.dtype)
+        value: torch.Tensor = self.head(hidden.to(self.head.weight.dtype))  # [B, W, 1]
+        return value.sum(-1)  # [B, W], and no view, which a sharded module must not return

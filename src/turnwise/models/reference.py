@@ -4,11 +4,18 @@ Invariant: only trainable parameters are copied, so for an adapter the reference
 is taken after SFT.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 from torch import nn
+
+Place: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _as_it_is(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class Reference:
@@ -20,20 +27,25 @@ class Reference:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, the policy's module holds the reference weights; the two are swapped, not copied."""
+        """Within it, the policy's module holds the reference weights, and its own are kept here."""
         self._swap()
         try:
             yield
         finally:
             self._swap()
 
+    @torch.no_grad()
     def _swap(self) -> None:
+        """Values change places, one tensor at a time, not tensors: a sharded module holds on to its own."""
         for name, parameter in self._parameters.items():
-            parameter.data, self._kept[name] = self._kept[name], parameter.data
+            own = parameter.detach().clone()
+            parameter.copy_(self._kept[name])
+            self._kept[name].copy_(own)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return dict(self._kept)
 
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], place: Place = _as_it_is) -> None:
+        """Takes weights known in full; `place(weight, like)` is the part of one that this process keeps."""
         for name, kept in self._kept.items():
-            kept.copy_(state[name])
+            kept.copy_(place(state[name], kept))

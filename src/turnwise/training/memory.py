@@ -17,6 +17,7 @@ MEMORY_SETTINGS = (
     "learner.compile",
     "learner.skip_zero_rows",
     "learner.checkpointing",
+    "learner.shard",
     "engine",
 )
 _ADVICE = (

@@ -102,7 +102,14 @@ def run_training(
                 stack.callback(parts.env.close_workers)
             if not resume:
                 require_demonstrations(config.sft, parts)
-            learners.load_model(parts.loaded, config.model, seed=config.seed, autocast=parts.autocast, ledger=ledger)
+            learners.load_model(
+                parts.loaded,
+                config.model,
+                seed=config.seed,
+                autocast=parts.autocast,
+                shard=config.learner.shard,
+                ledger=ledger,
+            )
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
             stack.enter_context(reduced_gc())

@@ -30,7 +30,14 @@ class Parallel(Protocol):
         ...
 
     def prepare(self, module: M) -> M:
-        """A module ready to be trained by all ranks, with rank 0's weights; call it before making an optimizer."""
+        """A module ready to be trained by all ranks, with rank 0's weights; call it before making an optimizer.
+
+        It is the one given, or a sharded copy of it.
+        """
+        ...
+
+    def most(self, count: int) -> int:
+        """How many passes this rank has to make where its share needs `count`: a sharded model's are made together."""
         ...
 
     def share(self, sizes: Sequence[int]) -> list[int]:
@@ -61,8 +68,24 @@ class Parallel(Protocol):
         """Whether the fingerprint is the same on every rank."""
         ...
 
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in full, on every rank."""
+        ...
+
+    def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor that is known in full, spread as `like` is."""
+        ...
+
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         """A checkpoint's state with every tensor in full; rank 0's is the one to write."""
+        ...
+
+    def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+        """Loads a state, in full and the same on every rank, into a prepared module."""
+        ...
+
+    def publish(self, prepared: nn.Module, whole: nn.Module) -> None:
+        """Copies a prepared module's weights into the module it was made of, on rank 0."""
         ...
 
     def barrier(self) -> None:
@@ -83,6 +106,9 @@ class SingleProcess:
 
     def prepare(self, module: M) -> M:
         return module
+
+    def most(self, count: int) -> int:
+        return count
 
     def share(self, sizes: Sequence[int]) -> list[int]:
         return list(range(len(sizes)))
@@ -106,8 +132,20 @@ class SingleProcess:
     def agree(self, fingerprint: Callable[[], str]) -> bool:
         return True
 
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return tensor
+
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return dict(state)
+
+    def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+        module.load_state_dict(state)
+
+    def publish(self, prepared: nn.Module, whole: nn.Module) -> None:
+        assert prepared is whole, "a module that is not sharded is trained in place"
 
     def barrier(self) -> None:
         pass

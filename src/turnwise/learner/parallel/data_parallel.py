@@ -81,6 +81,9 @@ class DataParallel:
                 dist.broadcast(tensor, src=0)
         return module
 
+    def most(self, count: int) -> int:
+        return count  # ranks meet only to add up gradients
+
     def share(self, sizes: Sequence[int]) -> list[int]:
         return balance(sizes, self.world)[self.rank]
 
@@ -128,8 +131,20 @@ class DataParallel:
     def agree(self, fingerprint: Callable[[], str]) -> bool:
         return len(set(self.gather(fingerprint()))) == 1
 
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return tensor
+
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return dict(state)  # every rank holds all of it
+
+    def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+        module.load_state_dict(state)
+
+    def publish(self, prepared: nn.Module, whole: nn.Module) -> None:
+        assert prepared is whole, "a module that is not sharded is trained in place"
 
     def barrier(self) -> None:
         with _peers_alive():
