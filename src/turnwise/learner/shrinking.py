@@ -14,6 +14,7 @@ from torch import nn
 
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import ForwardRunner
+from turnwise.learner.parallel import SINGLE
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def shrink_runner(
     Raises the error where a micro-batch is one row already, or where other ranks wait for this one.
     """
     longest = batch.longest_row
-    if runner.parallel.world > 1 or runner.token_budget <= longest:
+    if runner.parallel is not SINGLE or runner.token_budget <= longest:
         raise error
     for parameter in (parameter for module in modules for parameter in module.parameters()):
         parameter.grad = None
