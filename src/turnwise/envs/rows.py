@@ -150,7 +150,8 @@ def _open_parquet(path: Path) -> Rows:
 
     try:
         table = pq.read_table(path, memory_map=True)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise EnvError(f"{path}: not a Parquet file that can be read: {' '.join(str(error).split())}") from None
     return Rows(str(path), table.num_rows, lambda row: _row_of(table, row), lambda row: f"{path}:row {row + 1}")
 

@@ -51,9 +51,10 @@ def _set(data: dict[str, object], override: str) -> None:
     """Sets one `a.b=c` in place, making the sections it passes through; a mapping replaces what was there."""
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
+    shown = f"'{override}'" if override.isprintable() else ascii(override)
     if not equals or not all(path):
-        raise ConfigError(f"override '{override}': write it as section.key=value, such as rollout.group_size=8")
-    source = f"override '{override}'"
+        raise ConfigError(f"override {shown}: write it as section.key=value, such as rollout.group_size=8")
+    source = f"override {shown}"
     value = plain_data({"value": load_yaml(text, source=source)}, source)["value"]
     section = data
     for part in path[:-1]:

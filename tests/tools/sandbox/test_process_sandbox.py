@@ -102,6 +102,7 @@ KERNEL_REFUSALS = {
         "import os\nos.open('new', os.O_CREAT)\nos.open('new', os.O_TRUNC)": "PermissionError: [Errno 1]",
         "open('new', 'w').write('x')\nf = open('new', 'r+')\nf.truncate(0)\nopen('new').read()": "''",
         "import asyncio\nasyncio.run(asyncio.sleep(0, 'slept'))": "slept",
+        "import os\nf = open('new', 'wb')\nos.posix_fallocate(f.fileno(), 0, 9999)\nos.path.getsize('new')": "9999",
         "import sqlite3\nsqlite3.connect('db').execute('create table t(a)').fetchall()": "[]",
         "import ctypes\nctypes.CDLL(None).unshare(0x10000000)": "-1",
         "import ctypes\nctypes.CDLL(None).syscall(39) == __import__('os').getpid()": "True",

@@ -73,8 +73,8 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}:row {number}", row) for number, row in enumerate(rows, 1))
     except FileNotFoundError:
         raise EnvError(f"{path}: there is no such file of questions") from None
-    except (pa.ArrowException, OSError) as error:
-        raise EnvError(f"{path}: not a Parquet file that can be read: {error}") from None
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise EnvError(f"{path}: not a Parquet file that can be read: {' '.join(str(error).split())}") from None
 
 
 def _read_aliases(path: Path) -> Aliases:

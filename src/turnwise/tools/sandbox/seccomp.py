@@ -49,7 +49,6 @@ _ALLOWED = {
     "sendfile": (40, 71),
     "copy_file_range": (326, 285),
     "ftruncate": (77, 46),
-    "fallocate": (285, 47),
     "fadvise64": (221, 223),
     "fsync": (74, 82),
     "fdatasync": (75, 83),
@@ -157,8 +156,14 @@ _ALLOWED = {
     "sysinfo": (99, 179),
     "uname": (63, 160),
 }
-_ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Their flags lie in memory, where no filter sees them; libc falls back to calls whose flags do not."""
+_ABSENT = {
+    # numbers as above, and the error after which libc does the same by other calls
+    # Their flags lie in memory, where no filter sees them.
+    "clone3": (435, 435, errno.ENOSYS),
+    "openat2": (437, 437, errno.ENOSYS),
+    # It takes as much of the disk as it likes at once; writing takes time, in which the guard looks.
+    "fallocate": (285, 47, errno.EOPNOTSUPP),
+}
 
 _CLONE_THREAD, _CLONE_NEW = 0x00010000, 0x7E020000
 """A thread of this process; a new namespace of any kind."""
@@ -195,7 +200,7 @@ def write_filter(machine: str, pid: int) -> bytes:
         if (number := _ALLOWED[name][column]) is not None:
             program += [(_EQUAL, 0, 1, number), _ACCEPT]
     for name in _ABSENT:
-        program += [(_EQUAL, 0, 1, _ABSENT[name][column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+        program += [(_EQUAL, 0, 1, _ABSENT[name][column]), (_RETURN, 0, 0, _ERRNO | _ABSENT[name][2])]
     for numbers, tests in _conditions(pid):
         if (number := numbers[column]) is not None:
             block = [instruction for test in tests for instruction in test]

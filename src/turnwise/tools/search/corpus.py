@@ -84,8 +84,10 @@ def _read_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         yield from enumerate(rows, 1)
     except FileNotFoundError:
         raise ToolError(f"{path}: there is no such corpus") from None
-    except (pa.ArrowException, OSError) as error:
-        raise ToolError(f"{path}: not a Parquet file that can be read: {error}") from None
+    except ToolError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise ToolError(f"{path}: not a Parquet file that can be read: {' '.join(str(error).split())}") from None
 
 
 def _collect(path: Path, unit: str, entries: Iterator[tuple[int, Mapping[str, object]]]) -> list[Passage]:
