@@ -120,6 +120,13 @@ def test_new_files_are_read_newest_first_within_the_time_there_is(folder):
     ]
 
 
+def test_the_file_that_is_asked_for_is_read_first(folder):
+    run = next(run for run in Library([folder]).runs() if run.name == "first")
+    index = Index(run)
+    index.update(seconds=0.0, first=run.directory.trajectory_file("train", 1))
+    assert [path.stem for path in index.files] == ["train-000001"]
+
+
 def test_an_unknown_order_is_an_error_with_a_suggestion(client, first):
     status, _, body = client.ask(f"/api/runs/{first}/trajectories?sort=sprea")
     assert (status, b"did you mean 'spread'" in body) == (404, True)

@@ -144,7 +144,7 @@ class Answers:
         index, task = self._shelf.indexes.of(run), shown["task"]
         assert isinstance(task, Mapping), "`show_episode` made it"
         with index.lock:
-            index.update()
+            index.update(first=run.directory.trajectory_file(str(shown["stage"]), int(str(shown["step"]))))
             columns = index.columns
         if columns is None:
             return {"siblings": [], "same_task": []}
@@ -156,9 +156,10 @@ class Answers:
 
 
 def _with_text(found: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> list[int]:
-    """Places in the joined columns, from places by file."""
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return [int(start + place) for start, places in zip(starts, found, strict=False) for place in places]
+    """Places in the joined columns, from places by file; a file may have grown since it was listed."""
+    starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    listed = zip(starts, sizes, found, strict=False)
+    return [start + place for start, size, places in listed for place in places.tolist() if place < size]
 
 
 def _read_text(run: Run, problems: list[str]) -> str:

@@ -70,8 +70,11 @@ class Index:
         self.files: list[Path] = []
         """Those in `columns`, in the order in which the run wrote them."""
 
-    def update(self, seconds: float = _SECONDS) -> tuple[int, list[str]]:
-        """Reads new and changed files for some seconds; how many are left, and what could not be read."""
+    def update(self, seconds: float = _SECONDS, *, first: Path | None = None) -> tuple[int, list[str]]:
+        """Reads new and changed files for some seconds; how many are left, and what could not be read.
+
+        `first` is read before all others: the one that is asked for.
+        """
         problems: list[str] = []
         files = self._run.trajectory_files(problems)
         stamps = {path: stamp for path in files if (stamp := _stamp(path)) is not None}
@@ -79,7 +82,7 @@ class Index:
         gone = self._parts.keys() - stamps.keys()
         until = time.monotonic() + seconds
         done = 0
-        for path in sorted(stale, key=lambda one: -stamps[one][0]):
+        for path in sorted(stale, key=lambda one: (one != first, -stamps[one][0])):
             if done and time.monotonic() > until:
                 break
             self._read(path, stamps[path])

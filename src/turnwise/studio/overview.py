@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from turnwise.ledger import ACCOUNTS
-from turnwise.runs.ledger.totals import STAGES
 from turnwise.runs.report.ledger import COLOURS
 from turnwise.studio.curves import Curves, Stage
 from turnwise.types import Json
@@ -71,7 +70,6 @@ def ledger_bars(curves: Curves) -> dict[str, Json]:
             for key, bar in sorted(bars.items())
             if bar
         ],
-        "stages": sorted({STAGES.get(name, name) for name in curves.stages}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Text inside trajectories, found in their files as they are: nothing is kept, so nothing can be out of date.
+"""Text inside trajectories, found in their files as they are, without an index that could be out of date.
 
 Invariant: a trajectory is found exactly when the text, in any case, is in something that its agent read or wrote, in
 its task or in its failure.
@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 _TEXTS: Final = ["turns.list.element.context_text", "turns.list.element.action_text"]
 _COLUMNS: Final = ["task", "failure", "tail_text", "messages", *_TEXTS]
 _THREADS: Final = 2
-_remembered: dict[tuple[str, int, int, str], npt.NDArray[np.int64]] = {}
-_lock = threading.Lock()
 _MOST_REMEMBERED: Final = 4096
+_remembered: dict[tuple[str, int, int, str], npt.NDArray[np.int64]] = {}
+"""Places by file, its time and size, and the text: the next page of a search reads nothing again."""
+_lock = threading.Lock()
 
 
 def search_files(files: Sequence[Path], text: str) -> list[npt.NDArray[np.int64]]:

@@ -86,9 +86,11 @@ def test_findings_and_decisions_are_on_the_axis(open_page, studio):
     page = open_page(studio, path_of(studio, "/curves"))
     chart = page.locator('[data-metric="rollout/reward"]')
     expect(chart.locator(".event.alarm")).to_have_count(1)
-    expect(chart.locator(".event.action title")).to_have_text("rolled back to step 1; StarPO-S enabled")
+    expect(chart.locator(".event.action title")).to_have_text("step 2: rolled back to step 1; StarPO-S enabled")
     expect(page.locator(".timeline li")).to_have_count(2)
     expect(page.locator('[data-metric="rollout/success evaluate/success"] .whisker')).to_have_count(2)
+    page.get_by_role("radio", name="time").click()
+    expect(chart.locator(".event.alarm")).to_have_count(1)
 
 
 def test_the_cursor_reads_a_curves_values(open_page, studio):

@@ -54,6 +54,8 @@ export async function curvesTab(body, id, query, about) {
 
   function fillCharts(planned, found) {
     const starts = found.map((series) => Math.min(...Object.values(series).flatMap((one) => one.time.slice(0, 1)).filter((time) => time !== null)));
+    const trained = found.length ? Object.values(found[0]).find((one) => one.stage === "train") : null;
+    const whenOf = (step) => (trained ? trained.time[trained.step.findIndex((one) => one >= step)] - starts[0] : NaN);
     planned.forEach(([title, some], place) => {
       const series = [];
       abouts.forEach((one, run) => some.forEach((name, which) => {
@@ -65,7 +67,8 @@ export async function curvesTab(body, id, query, about) {
         series.push({ label: [abouts.length > 1 ? one.run.name : "", part].filter(Boolean).join(", ") || title,
           colour: `c${(abouts.length > 1 ? run : which) % COLOURS}`, x, y: curve.value, low: curve.low, high: curve.high, dots: evaluated, dashed: abouts.length > 1 && some.length > 1 && !evaluated });
       }));
-      const events = state.x === "time" ? [] : about.findings.filter((one) => one.step !== null).map((one) => ({ x: one.step, kind: kindOf(one), label: one.sentence }));
+      const events = about.findings.map((one) => ({ x: state.x === "time" ? whenOf(one.step) : one.step, kind: kindOf(one), label: `step ${one.step}: ${one.sentence}` }))
+        .filter((one) => Number.isFinite(one.x) && one.x !== null);
       const success = some.includes("rollout/success");
       charts[place].update({ series, events, weight: state.weight, xName: state.x, between: success ? [0, 1] : null });
     });
