@@ -80,6 +80,7 @@ def test_the_curves_of_a_live_run_move(open_page, tmp_path):
         expect(chart).to_have_attribute("aria-label", "Reward: Reward 0.3")
         assert line.get_attribute("d") != before
         expect(page.locator(".tile", has_text="training steps")).to_contain_text("3")
+        page.close()
 
 
 def test_findings_and_decisions_are_on_the_axis(open_page, studio):
@@ -305,6 +306,7 @@ def test_a_damaged_run_says_what_could_not_be_read(open_page, tmp_path):
         expect(page.locator(".problems").first).to_contain_text("metrics.jsonl")
         expect(page.locator(".problems").last).to_contain_text("train-000002.parquet cannot be read")
         expect(page.locator(".row").first).to_be_visible()
+        page.close()
 
 
 def test_ten_thousand_trajectories_open_filter_and_are_searched_in_time(open_page, tmp_path):
@@ -343,6 +345,7 @@ def measure_large_run(open_page, folder, words):
         curves = f"{client.studio.url}#{path_of(client, '/curves', 'large')}"
         drawn = page.locator('[data-metric="rollout/reward"] path.line')
         drawing = seconds(lambda: page.goto(curves), lambda: expect(drawn).to_be_attached(timeout=60_000))
+        page.close()
         return opening, filtering, searching, drawing
 
 
@@ -372,3 +375,4 @@ def test_a_branch_changes_what_it_should(open_page, tmp_path):
         assert "a dry sea" in "".join(column.locator(".tok.ctx").all_text_contents())
         stored = RunDirectory(tmp_path / "tiny")
         assert sorted(path.name for path in stored.path.iterdir() if "branch" in path.name) == []
+        page.close()
