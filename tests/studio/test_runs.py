@@ -9,7 +9,7 @@ from studio_runs import make_studio_run, serving, write_step
 from turnwise.runs import MetricsLog, read_metrics
 from turnwise.runs.ledger.totals import read_totals
 from turnwise.runs.listing import describe_run
-from turnwise.studio.curves import keep_extremes
+from turnwise.studio.curves import Stage, keep_extremes
 
 
 def lines_of(client):
@@ -203,3 +203,13 @@ def test_a_run_that_has_only_begun_is_listed(tmp_path):
         about = client.get(f"/api/runs/{line['id']}")
         assert about["problems"] == ["metrics.jsonl is not there yet"]
         assert client.get(f"/api/runs/{line['id']}/trajectories")["rows"] == []
+
+
+def test_records_with_other_names_leave_gaps():
+    stage = Stage()
+    stage.add({"step": 1, "time": 1.0, "a/x": 1.0, "a/y": 2})
+    stage.add({"step": 2, "time": 2.0, "a/x": None})
+    stage.add({"step": 3, "time": 3.0, "a/x": 3.0, "a/z": 4.0})
+    stage.add({"step": 4, "time": 4.0, "a/x": 5.0, "a/y": 6.0})
+    shown = {name: [None if value != value else value for value in stage.column(name)] for name in stage.columns}
+    assert shown == {"a/x": [1, None, 3, 5], "a/y": [2, None, None, 6], "a/z": [None, None, 4, None]}

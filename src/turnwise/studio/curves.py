@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,8 @@ class Stage:
     step: "array[float]" = field(default_factory=lambda: array("d"))
     time: "array[float]" = field(default_factory=lambda: array("d"))
     columns: "dict[str, array[float]]" = field(default_factory=dict)
+    _names: KeysView[str] | None = None
+    _row: "list[tuple[str, array[float]]]" = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -37,13 +39,18 @@ class Stage:
         place = len(self.step)
         self.step.append(_number(record.get("step")))
         self.time.append(_number(record.get("time")))
-        for name, value in record.items():
-            if "/" not in name:
-                continue
-            column = self.columns.setdefault(name, array("d"))
-            if len(column) < place:
-                column.extend([math.nan] * (place - len(column)))
-            column.append(_number(value))
+        if record.keys() != self._names:  # most records have the names of the one before
+            self._names = record.keys()
+            self._row = [(name, self._begin(name, place)) for name in record if "/" in name]
+        for name, column in self._row:
+            value = record[name]
+            column.append(value if type(value) is float else _number(value))
+
+    def _begin(self, name: str, place: int) -> "array[float]":
+        """The column of a name, filled up to this place."""
+        column = self.columns.setdefault(name, array("d"))
+        column.extend([math.nan] * (place - len(column)))
+        return column
 
     def column(self, name: str) -> list[float]:
         """One value per record; NaN where it has none."""

@@ -34,6 +34,7 @@ async function route() {
   const [path, text] = location.hash.slice(1).split("?");
   const query = new URLSearchParams(text || "");
   const main = document.getElementById("main");
+  document.getElementById("help").close();
   for (const [pattern, page, trail] of ROUTES) {
     const match = pattern.exec(path);
     if (!match) continue;
