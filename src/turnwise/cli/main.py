@@ -28,6 +28,7 @@ from turnwise.cli import (
     rescore,
     runs,
     serve_mcp,
+    serve_openenv,
     serve_search,
     settings,
     show,
@@ -58,6 +59,7 @@ COMMANDS: Mapping[str, Command] = {
     "questions": questions,
     "serve-search": serve_search,
     "serve-mcp": serve_mcp,
+    "serve-openenv": serve_openenv,
     "gateway": gateway,
 }
 

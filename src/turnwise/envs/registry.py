@@ -30,6 +30,7 @@ BUILT_IN = {
     "scienceworld": "turnwise.envs.adapters.scienceworld:ScienceWorld",
     "textarena": "turnwise.envs.adapters.textarena:TextArena",
     "bfcl": "turnwise.envs.adapters.bfcl:Bfcl",
+    "openenv": "turnwise.envs.adapters.openenv:OpenEnv",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 
