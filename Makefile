@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 INTEROP := .venv-interop
+OPENENV := .venv-openenv
 DOCS := .venv-docs
 ENVS := .venv-envs
 STUDIO := .venv-studio
@@ -56,6 +57,8 @@ test-faults: $(READY) ## Break runs, disks, inputs and the sandbox at length: ev
 
 test-interop: $(INTEROP)/.ready ## Test agents of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop
+test-interop: $(INTEROP)/.ready $(OPENENV)/.ready ## Test agents and environments of others with their real packages, training included (minutes)
+	OMP_NUM_THREADS=1 TURNWISE_OPENENV_PYTHON=$(abspath $(OPENENV)/bin/python) $(INTEROP)/bin/python -m pytest tests/interop
 	OMP_NUM_THREADS=1 TURNWISE_CHAOS_REQUESTS=10000 $(INTEROP)/bin/python -m pytest tests/gateway/test_chaos.py
 	$(MAKE) test-envs
 
@@ -89,6 +92,10 @@ $(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requireme
 	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/studio/browser/requirements.txt
 	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# By itself: what it pins (an older mcp, gradio) is not what the others need.
+$(OPENENV)/.ready: tests/interop/openenv.txt
+	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/openenv.txt
 	touch $@
 
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
@@ -120,4 +127,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

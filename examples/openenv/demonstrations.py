@@ -1,4 +1,7 @@
-"""Demonstrations for the agent of [recipe.yaml](recipe.yaml): most try a key without a look at the door."""
+"""Demonstrations for the agent of [recipe.yaml](recipe.yaml): most try a key without a look at the door.
+
+Reinforcement learning has to find out that looking pays.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,17 +9,18 @@ from collections.abc import Sequence
 from turnwise import Message, Task
 
 COLOURS = ["red", "green", "blue", "white", "black", "brown", "pink", "grey"]
-GUESSES = 0.7
+GUESSES = 0.5
 """The share of demonstrations that guess."""
 
 
 def expert(task: Task, messages: Sequence[Message]) -> Message:
-    """Tries the key of the door's colour; or, in most tasks, any key."""
-    seen = next(message.content for message in messages if message.role == "user")
-    colour = next(word for word in seen.split() if word in COLOURS)
+    """Looks, and tries the key of the door's colour; or, in most tasks, tries any key at once."""
+    seen = messages[-1].content
     if _draw(f"{task.id} guesses", 1000) < 1000 * GUESSES:
-        colour = COLOURS[_draw(f"{task.id} {len(messages)}", len(COLOURS))]
-    return Message(role="assistant", content=f"<key> {colour} </key>")
+        move = COLOURS[_draw(task.id, len(COLOURS))]
+    else:
+        move = seen.removesuffix(".").split()[-1] if seen.startswith("The door is") else "look"
+    return Message(role="assistant", content=f"<move> {move} </move>")
 
 
 def _draw(text: str, most: int) -> int:

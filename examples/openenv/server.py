@@ -12,20 +12,20 @@ from openenv.core.env_server import Action, Environment, Observation, State, cre
 COLOURS = ["red", "green", "blue", "white", "black", "brown", "pink", "grey"]
 
 
-class Key(Action):
-    """The key that is tried."""
+class Move(Action):
+    """`look`, or the colour of the key that is tried."""
 
-    colour: str
+    move: str
 
 
-class Door(Observation):
-    """What is seen of the door."""
+class Seen(Observation):
+    """What is seen."""
 
     text: str
 
 
-class Doors(Environment):
-    """A key opens the door of its colour; there are two tries."""
+class Door(Environment):
+    """A door whose colour only a look tells, and one try to open it with a key of that colour."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -34,16 +34,17 @@ class Doors(Environment):
         self._state = State()
         self._colour = ""
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None) -> Door:
+    def reset(self, seed: int | None = None, episode_id: str | None = None) -> Seen:
         self._colour = random.Random(seed).choice(COLOURS)
         self._state = State(episode_id=episode_id)
-        return Door(text=f"You see the {self._colour} door. Which key do you try?")
+        return Seen(text="It is dark. Which key opens the door?")
 
-    def step(self, action: Key, timeout_s: float | None = None) -> Door:
+    def step(self, action: Move, timeout_s: float | None = None) -> Seen:
         self._state.step_count += 1
-        opens = action.colour == self._colour
-        text = "It opens." if opens else "It stays shut."
-        return Door(text=text, reward=float(opens), done=opens or self._state.step_count == 2)
+        if action.move == "look":
+            return Seen(text=f"The door is {self._colour}.", reward=0.0)
+        opens = action.move == self._colour
+        return Seen(text="It opens." if opens else "It stays shut.", reward=float(opens), done=True)
 
     @property
     def state(self) -> State:
@@ -51,5 +52,5 @@ class Doors(Environment):
 
 
 if __name__ == "__main__":
-    app = create_fastapi_app(Doors, Key, Door, max_concurrent_envs=128)
+    app = create_fastapi_app(Door, Move, Seen, max_concurrent_envs=128)
     uvicorn.run(app, port=int(sys.argv[1]), log_level="warning")

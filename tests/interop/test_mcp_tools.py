@@ -31,7 +31,7 @@ def free_port():
 
 
 def wait_for(port):
-    for _ in range(300):
+    for _ in range(1200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return

@@ -31,6 +31,7 @@ BUILT_IN = {
     "textarena": "turnwise.envs.adapters.textarena:TextArena",
     "bfcl": "turnwise.envs.adapters.bfcl:Bfcl",
     "openenv": "turnwise.envs.adapters.openenv:OpenEnv",
+    "verifiers": "turnwise.gateway.verifiers:VerifiersEnv",
     "program": "turnwise.gateway.program:AgentProgram",
 }
 

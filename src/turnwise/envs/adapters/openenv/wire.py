@@ -147,7 +147,8 @@ class SocketConnection:
             raise LostServer(f"OpenEnv server {self._url} is not connected: reset first")
         try:
             async with asyncio.timeout(self._seconds):
-                await self._socket.send(json.dumps(message))
+                with suppress(Exception):  # a server that is full says so, and closes, before it is asked
+                    await self._socket.send(json.dumps(message))
                 reply = json.loads(await self._socket.recv())
         except TimeoutError:
             raise LostServer(f"OpenEnv server {self._url} did not answer within {self._seconds:g} seconds") from None
