@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 TRACKERS := .venv-trackers
 INTEROP := .venv-interop
 OPENENV := .venv-openenv
+VERIFIERS := .venv-verifiers
 DOCS := .venv-docs
 ENVS := .venv-envs
 STUDIO := .venv-studio
@@ -59,6 +60,9 @@ test-interop: $(INTEROP)/.ready ## Test agents of others with their real package
 	OMP_NUM_THREADS=1 $(INTEROP)/bin/python -m pytest tests/interop
 test-interop: $(INTEROP)/.ready $(OPENENV)/.ready ## Test agents and environments of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 TURNWISE_OPENENV_PYTHON=$(abspath $(OPENENV)/bin/python) $(INTEROP)/bin/python -m pytest tests/interop
+test-interop: $(INTEROP)/.ready $(OPENENV)/.ready $(VERIFIERS)/.ready ## Test agents and environments of others with their real packages, training included (minutes)
+	OMP_NUM_THREADS=1 TURNWISE_OPENENV_PYTHON=$(CURDIR)/$(OPENENV)/bin/python \
+		TURNWISE_VERIFIERS_PYTHON=$(CURDIR)/$(VERIFIERS)/bin/python $(INTEROP)/bin/python -m pytest tests/interop
 	OMP_NUM_THREADS=1 TURNWISE_CHAOS_REQUESTS=10000 $(INTEROP)/bin/python -m pytest tests/gateway/test_chaos.py
 	$(MAKE) test-envs
 
@@ -96,6 +100,10 @@ $(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requireme
 $(OPENENV)/.ready: tests/interop/openenv.txt
 	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
 	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/openenv.txt
+# Each by itself: what one pins of mcp, the other refuses.
+$(OPENENV)/.ready $(VERIFIERS)/.ready: .venv-%/.ready: tests/interop/%.txt
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/$*.txt
 	touch $@
 
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
@@ -127,4 +135,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(ENVS) $(ENVS) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""Demonstrations for the agent of [recipe.yaml](recipe.yaml): most try a key without a look at the door.
+"""Demonstrations for the agent of [recipe.yaml](recipe.yaml): most try the red key without a look at the door.
 
 Reinforcement learning has to find out that looking pays.
 """
@@ -8,16 +8,15 @@ from collections.abc import Sequence
 
 from turnwise import Message, Task
 
-COLOURS = ["red", "green", "blue", "white", "black", "brown", "pink", "grey"]
-GUESSES = 0.5
-"""The share of demonstrations that guess."""
+GUESSES = 0.6
+"""The share of demonstrations that do not look."""
 
 
 def expert(task: Task, messages: Sequence[Message]) -> Message:
-    """Looks, and tries the key of the door's colour; or, in most tasks, tries any key at once."""
+    """Looks, and tries the key of the door's colour; or, in most tasks, tries the red one at once."""
     seen = messages[-1].content
-    if _draw(f"{task.id} guesses", 1000) < 1000 * GUESSES:
-        move = COLOURS[_draw(task.id, len(COLOURS))]
+    if _draw(task.id, 1000) < 1000 * GUESSES:
+        move = "red"
     else:
         move = seen.removesuffix(".").split()[-1] if seen.startswith("The door is") else "look"
     return Message(role="assistant", content=f"<move> {move} </move>")

@@ -40,6 +40,8 @@ EXCUSED = {
     r"turnwise questions documents.jsonl ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
     r"python -m benchmarks\.": "measures the reader's own runs or machine; tests/benchmarks has each",
     r"turnwise studio": "serves until it is stopped; tests/studio runs it",
+    r"turnwise serve-openenv ": "serves until it is stopped: tests/interop/test_openenv_package.py runs it",
+    r"turnwise train examples/openenv/": "needs a server of the openenv package: make test-interop runs it",
     r"turnwise serve-mcp ": "serves until it is stopped: tests/interop/test_serve_mcp.py runs it",
     r"turnwise train examples/mcp/": "needs the mcp package: make test-interop runs it",
     r"(?s).*MCPTools\(": "needs the mcp package and a pretrained model: tests/interop has such environments",

@@ -67,9 +67,7 @@ class VerifiersEnv(AgentProgram):
         async def run(task: Task, client: AgentClient) -> Mapping[str, Json]:
             return await worker.play(task, client.openai_base_url)
 
-        super().__init__(
-            function=run, score=self._score_result, expert=expert, seconds=seconds, concurrency=concurrency
-        )
+        super().__init__(function=run, expert=expert, seconds=seconds, concurrency=concurrency)
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._counts:

@@ -58,9 +58,8 @@ class Worker:
             self._pages[page] = cast(list[Reply], reply["tasks"])
         listed = self._pages[page]
         if place % _PAGE >= len(listed):
-            raise EnvError(
-                f"the taskset has {page * _PAGE + len(listed)} tasks, no {place}: ask for fewer by env.args.tasks"
-            )
+            count = page * _PAGE + len(listed)
+            raise EnvError(f"the taskset has {count} tasks: lower env.args.tasks or env.args.test_tasks")
         return listed[place % _PAGE]
 
     async def play(self, task: Task, base_url: str) -> Reply:

@@ -44,9 +44,8 @@ class ChatHarness(Harness[ChatHarnessConfig]):
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):  # noqa: ANN001, ANN201
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
-        messages += (
-            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [_plain(m) for m in prompt or []]
-        )
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
+        messages += [_plain(message) for message in asked]
         async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
             reply = await http.post(
                 f"{endpoint}/chat/completions",
