@@ -18,11 +18,12 @@ from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.games.frozen_lake import FrozenLake
 from turnwise.errors import EnvError
 from turnwise.gateway.verifiers import VerifiersEnv
-from turnwise.rollout import run_episode
+from turnwise.rollout import Limits, run_episode
 from turnwise.types import StopReason
 
 PYTHON = os.environ.get("TURNWISE_VERIFIERS_PYTHON")
 """An interpreter with the package verifiers, whose pins are not ours."""
+LIMITS = Limits(max_turns=100)
 EXAMPLES = str(Path(__file__).parents[2] / "examples" / "verifiers")
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VERIFIERS_PYTHON names no interpreter")
@@ -38,7 +39,8 @@ def play(env, replies, task):
     render = ByteRender()
     said = iter(replies)
     engine = ScriptedEngine(lambda session, prompt: next(said), render.encode_action)
-    return asyncio.run(run_episode(PolicyAgent(engine=engine, render=render), env.spawn(), task, episode_seed=0))
+    agent = PolicyAgent(engine=engine, render=render)
+    return asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=0, limits=LIMITS))
 
 
 def test_their_dataset_turns_and_rewards_run_here(guess):
@@ -95,9 +97,8 @@ def test_ours_runs_there_and_back():
         env = FrozenLake()
         for place in range(2):
             replies = ["<answer>Right</answer>", "<answer>Down</answer>"] * 60
-            native = asyncio.run(
-                run_episode(ScriptedAgent(replies=replies), env.spawn(), env.tasks("train")[place], episode_seed=0)
-            )
+            script, task = ScriptedAgent(replies=replies), env.tasks("train")[place]
+            native = asyncio.run(run_episode(script, env.spawn(), task, episode_seed=0, limits=LIMITS))
             remote = play(there, replies, there.tasks("train")[place])
             assert (remote.failure, remote.stop) == ("", StopReason.DONE)
             assert remote.rewards == pytest.approx(native.rewards)
