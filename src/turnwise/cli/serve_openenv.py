@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.serving.http import listen, serve_until_signal
+    from turnwise.http_server import listen
+    from turnwise.serving.http import serve_until_signal
     from turnwise.serving.openenv import OpenEnvServer
 
     server = OpenEnvServer(find_env(options), split=options.split)
