@@ -7,7 +7,7 @@ import pytest
 from turnwise.envs import EnvSettings, make_env
 from turnwise.envs.check import check_env
 from turnwise.envs.encyclopedia.env import Encyclopedia
-from turnwise.envs.qa.baselines import ClosedBook, NaiveRag
+from turnwise.envs.qa.baselines import ClosedBook, GivenPassages, NaiveRag
 from turnwise.envs.qa.env import ANSWER, SearchQA
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import ConfigError, EnvError
@@ -164,3 +164,29 @@ def test_what_cannot_be_wrapped_is_said():
         asyncio.run(ask(NaiveRag(env), env.tasks("test")[0]))
     with pytest.raises(EnvError, match="task 'x' has no 'question'"):
         asyncio.run(ask(ClosedBook(DOCUMENTS), Task(id="x")))
+
+
+def test_given_passages_stand_in_the_prompt_alone_and_as_a_search_would_show_them():
+    env = SearchQA(
+        corpus=LAMPS,
+        questions={"train": [QUESTION | {"supporting_ids": ["p3", "p1"]}], "test": [QUESTION]},
+        passage_chars=9,
+        cache="off",
+    )
+    given = GivenPassages(env).spawn()
+    _, user = asyncio.run(given.reset(env.tasks("train")[0], 0))
+    assert user.content == "[1] Oslo: Oslo make ...\n[2] Lumen: Lumen mak ...\nWho makes lamps?"
+    assert given.tools == ()
+    step = asyncio.run(given.step(Message(role="assistant", content="<answer> Lumen </answer>")))
+    assert step.done
+    assert step.metrics["success"] == 1.0
+    assert asyncio.run(check_env(GivenPassages(DOCUMENTS))) == []
+
+
+def test_given_passages_need_passages_to_give():
+    with pytest.raises(EnvError, match="wrap search_qa"):
+        GivenPassages(ENCYCLOPEDIA)
+    bare = {"question": "Who?", "answers": ["Lumen"], "supporting_titles": ["Lumen"]}
+    env = SearchQA(corpus=LAMPS, questions={"train": [bare], "test": [bare]}, cache="off")
+    with pytest.raises(EnvError, match="has no supporting_ids"):
+        asyncio.run(GivenPassages(env).spawn().reset(env.tasks("train")[0], 0))

@@ -343,3 +343,15 @@ def test_numbers_beside_an_axis_are_not_cut_off(width, type_size, between):
     for x, size, number in numbers:
         assert int(size) == type_size
         assert float(x) >= 0.6 * type_size * len(number)
+
+
+def test_the_gap_between_sampler_and_learner_has_a_curve_where_it_was_measured(tmp_path):
+    def curves(name: str, **more: float) -> str:
+        steps = [
+            {"step": step, "stage": "train", "time": 0.0, "rollout/success": 0.5, "rollout/reward": 1.0, **more}
+            for step in (1, 2)
+        ]
+        return write_report(make_run(tmp_path / name, steps)).read_text(encoding="utf-8")
+
+    assert "sampler&#39;s and the learner&#39;s logprobs" in curves("gap", **{"policy/sampler_gap": 0.001})
+    assert "the learner&#39;s logprobs" not in curves("none")

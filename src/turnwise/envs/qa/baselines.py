@@ -1,4 +1,4 @@
-"""What an agent must beat: the same model and tasks, without the agency.
+"""What an agent must beat, and what it cannot: the same model and tasks, without the agency.
 
 Invariant: a baseline is an environment like any other, so it is trained, decoded and scored by the same code. Each
 wraps the agent's own environment, which brings the tasks and scores the answers.
@@ -120,3 +120,25 @@ class NaiveRag(_OneAnswer):
             raise SearchDownError("; ".join(message.content for message in found.messages))
         passages = "\n".join(message.content for message in found.messages)
         return f"{passages}\n{question}"
+
+
+class GivenPassages(_OneAnswer):
+    """Read and answer: the supporting passages stand in the prompt, so what is missed was not missed by searching.
+
+    No baseline but a ceiling: what reading allows, beside what retrieval allows (`python -m benchmarks.real ceilings`).
+    """
+
+    def __init__(self, env: Env | Mapping[str, Json], *, system: str | None = None) -> None:
+        """Wraps a `SearchQA` whose questions name their supporting passages by id.
+
+        Args:
+            env: The agent's environment, or its `name` and `args` as a recipe has them.
+            system: The system message; by default the agent's own words on how to answer, without those on searching.
+        """
+        super().__init__(env, system=system)
+        if not isinstance(self._env, SearchQA):
+            raise EnvError(f"{type(self._env).__name__} has no supporting passages to give: wrap search_qa")
+        self._given = self._env
+
+    async def _ask(self, question: str) -> str:
+        return f"{self._given.show_supporting(self._task)}\n{question}"

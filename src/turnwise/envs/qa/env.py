@@ -124,6 +124,17 @@ class SearchQA(ToolEnv):
         other._searcher = Searcher(self._searcher.index, passages)
         return other
 
+    def show_supporting(self, task: Task) -> str:
+        """The supporting passages of a task, as a search that found just these would show them."""
+        wanted, known = texts(task.data.get("supporting_ids")), self._passages_by_id
+        if not wanted or not all(name in known for name in wanted):
+            raise EnvError(f"task '{task.id}' has no supporting_ids that the corpus has: there is nothing to show")
+        return show_hits([_cut(Hit(passage=known[name], score=0.0), self._passage_chars) for name in wanted])
+
+    @functools.cached_property
+    def _passages_by_id(self) -> dict[str, Passage]:
+        return {passage.id: passage for passage in self._searcher.index.passages}
+
     def begin(self, task: Task, episode_seed: int) -> None:
         self._task = task
         self._gold = GoldPassages.of(task, by_id=self._local)

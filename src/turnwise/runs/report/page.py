@@ -41,6 +41,7 @@ _CURVES = (
     ("Gradient norm", "policy/grad_norm"),
     ("Turns of an episode", "rollout/turns"),
     ("KL to the reference", "policy/kl_to_reference"),
+    ("Mean gap between the sampler's and the learner's logprobs", "policy/sampler_gap"),
     ("Sampled tokens per second", "rollout/tokens_per_second"),
 )
 """Beside success: the health and the speed of a run, as far as they were measured."""
