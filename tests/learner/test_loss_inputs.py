@@ -100,6 +100,21 @@ def test_correcting_takes_the_learners_word_and_weighs_by_their_ratio(model):
     assert metrics["policy/tis_capped"] == pytest.approx(float((weight == 1.5).double().mean()))
 
 
+@pytest.mark.parametrize(
+    ("loss", "low", "high"), [({"mis_cap": 1.5}, 0.0, 1.5), ({"icepop_band": (0.4, 1.5)}, 0.4, 1.5)], ids=str
+)
+def test_masking_leaves_out_what_is_out_of_its_band(model, loss, low, high):
+    batch, inputs, metrics = _prepare(model, **loss)
+    ratio = (_exact(model, batch)[batch.action] + 1.0).exp()
+    kept = (ratio >= low) & (ratio <= high)
+    assert 0 < kept.double().mean() < 1, "some are masked, some are not"
+    expected = torch.where(kept, ratio, 0.0)
+    assert inputs.sampler_weight[batch.action].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert metrics["policy/is_masked"] == pytest.approx(float((~kept).double().mean()))
+    assert metrics["policy/is_weight"] == pytest.approx(float(expected.mean()), abs=1e-5)
+    assert "policy/tis_weight" not in metrics
+
+
 def test_a_token_that_no_sampler_drew_counts_once(model):
     batch, inputs, _ = _prepare(model, tis_cap=1.5, action_mask=False)
     read = batch.trained & ~batch.action

@@ -16,6 +16,10 @@ from turnwise.settings import dump_settings, load_yaml, parse_settings
         ({"aggregation": "fixed"}, "set fixed_length"),
         ({"fixed_length": 100}, "set aggregation to fixed"),
         ({"tis_cap": 0.5}, "tis_cap: expected a value greater than or equal to 1"),
+        ({"mis_cap": 0.5}, "mis_cap: expected a value greater than or equal to 1"),
+        ({"tis_cap": 2.0, "mis_cap": 2.0}, "tis_cap and mis_cap correct the same mismatch: set one of them"),
+        ({"icepop_band": [1.5, 5.0]}, "icepop_band is [low, high] around 1"),
+        ({"mis_cap": 2.0, "old_logprobs": "sampler"}, "mis_cap takes ratios against the learner's own logprobs"),
     ],
 )
 def test_contradictions_are_refused(data, said):

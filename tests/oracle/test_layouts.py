@@ -47,6 +47,8 @@ def test_every_aggregation_in_every_layout(aggregation, world):
         {"form": "gspo", "ratio": "turn"},
         {"form": "gspo", "ratio": "trajectory"},
         {"tis_cap": 2.0},
+        {"mis_cap": 2.0},
+        {"icepop_band": (0.5, 5.0)},
         {"dual_clip": None, "clip_high": 0.28},
     ],
     ids=str,

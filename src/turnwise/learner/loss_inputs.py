@@ -18,6 +18,7 @@ from turnwise.credit.statistics import compare_with_group
 from turnwise.learner.batch import Batch, value_before_token
 from turnwise.learner.forward_runner import HALF, ForwardRunner
 from turnwise.losses.kl import kl_error, kl_estimate
+from turnwise.losses.masked_is import masked_weights
 from turnwise.losses.settings import LossSettings, Ratio
 from turnwise.losses.tis import tis_weights
 from turnwise.models.critic import Critic
@@ -85,7 +86,7 @@ def prepare_loss_inputs(
     own = _needs_policy_logprob(batch, compared, old_policy)  # [L]
     if own.any():
         old_logprob = torch.where(own, runner.logprobs(model, batch, own), old_logprob)
-    sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss.tis_cap)  # [L]
+    sampler_weight, metrics = _correct_sampler(batch, old_logprob, loss)  # [L]
     reference_logprob = None
     reward, reward_error = batch.reward, None  # [L]
     if reference is not None:
@@ -120,13 +121,13 @@ def choose_old_policy(loss: LossSettings, *, dtype: torch.dtype, stale: bool, si
     """Whose logprobs ratios are taken against, where the learner's carry the rounding of `dtype`.
 
     Stale samples are those of older weights: a ratio against the sampler corrects for their age, so they keep it. Under
-    `tis_cap` the sampler's own are what is corrected for. A KL penalty in the reward reads the learner's before the
-    update's only step, too.
+    a correction (`tis_cap`, `mis_cap`, `icepop_band`) the sampler's own are what is corrected for. A KL penalty in the
+    reward reads the learner's before the update's only step, too.
     """
-    by_default = "learner" if loss.tis_cap is not None or (dtype in HALF and not stale) else "sampler"
+    by_default = "learner" if loss.corrects_sampler or (dtype in HALF and not stale) else "sampler"
     if (loss.old_logprobs or by_default) == "sampler":
         return "sampler"
-    read_before = loss.tis_cap is not None or (loss.kl_coef > 0 and loss.kl_in == "reward")
+    read_before = loss.corrects_sampler or (loss.kl_coef > 0 and loss.kl_in == "reward")
     return "current" if single_step and not read_before else "learner"
 
 
@@ -170,15 +171,23 @@ def _over_all_tokens(batch: Batch, value_mask: torch.Tensor) -> torch.Tensor:
 
 
 def _correct_sampler(
-    batch: Batch, logprob: torch.Tensor, cap: float | None
+    batch: Batch, logprob: torch.Tensor, loss: LossSettings
 ) -> tuple[torch.Tensor | None, dict[str, float]]:
-    """Truncated importance weights [L] with their metrics; 1 on tokens that were not sampled."""
-    if cap is None:
+    """Importance weights [L], truncated or masked, with their metrics; 1 on tokens that were not sampled."""
+    read = batch.trained & batch.action  # [L]
+    if loss.kept_band is not None:
+        weight, masked = masked_weights(logprob, batch.logprob, loss.kept_band)  # [L] each
+        metrics = {
+            "policy/is_weight": float(weight[read].mean()),
+            "policy/is_masked": float(masked[read].float().mean()),
+        }
+    elif loss.tis_cap is not None:
+        weight = tis_weights(logprob, batch.logprob, loss.tis_cap)  # [L]
+        capped = (weight[read] >= loss.tis_cap).float()
+        metrics = {"policy/tis_weight": float(weight[read].mean()), "policy/tis_capped": float(capped.mean())}
+    else:
         return None, {}
-    weight = torch.where(batch.action, tis_weights(logprob, batch.logprob, cap), torch.ones_like(logprob))  # [L]
-    drawn = weight[batch.trained & batch.action]
-    capped = (drawn >= cap).float()
-    return weight, {"policy/tis_weight": float(drawn.mean()), "policy/tis_capped": float(capped.mean())}
+    return torch.where(batch.action, weight, torch.ones_like(weight)), metrics
 
 
 def _credit_metrics(batch: Batch, credit: Credit, old_value: torch.Tensor | None) -> dict[str, float]:

@@ -35,6 +35,7 @@ class FormInfo:
     """Tokens that share a ratio, each of advantage 0, have no loss and no gradient, and are never clipped."""
 
 
+_CORRECTIONS = ("tis_cap", "mis_cap", "icepop_band")
 _BOUNDS = ("clip_low", "clip_high", "dual_clip")
 FORMS: Mapping[str, FormInfo] = {
     "clip": FormInfo(place="turnwise.losses.policy:policy_loss", reads=_BOUNDS, ignores_zero_advantage=True),
@@ -86,6 +87,12 @@ class LossSettings(Settings):
     tis_cap: float | None = Field(default=None, ge=1)
     """Truncated importance sampling, for an engine whose probabilities are not the learner's: ratios are then against
     the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none."""
+    mis_cap: float | None = Field(default=None, ge=1)
+    """Masked importance sampling: as `tis_cap`, but a token whose π_learner / π_sampler is above this is left out of
+    the policy loss rather than held at it. 2 is usual; null: none."""
+    icepop_band: tuple[float, float] | None = None
+    """IcePop: as `mis_cap`, with a bound on both sides: a token whose π_learner / π_sampler is outside `[low, high]` is
+    left out. [0.5, 5] is the paper's; null: none."""
     aggregation: Aggregation = "token"
     """`token`: every trained token weighs the same; `trajectory`: every trajectory does; `fixed`: a token weighs
     1 / (trajectories × `fixed_length`), however long its trajectory is."""
@@ -112,13 +119,28 @@ class LossSettings(Settings):
             raise ValueError(
                 f"ratio {self.ratio} needs form gspo, since {self.form} has one per token: set form to gspo"
             )
-        if self.tis_cap is not None and self.old_logprobs == "sampler":
-            raise ValueError("tis_cap takes ratios against the learner's own logprobs: set old_logprobs to learner")
+        given = [name for name in _CORRECTIONS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} correct the same mismatch: set one of them")
+        if given and self.old_logprobs == "sampler":
+            raise ValueError(f"{given[0]} takes ratios against the learner's own logprobs: set old_logprobs to learner")
+        if self.icepop_band is not None and not 0 <= self.icepop_band[0] <= 1 <= self.icepop_band[1]:
+            raise ValueError("icepop_band is [low, high] around 1, where sampler and learner agree: such as [0.5, 5]")
         if self.aggregation == "fixed" and self.fixed_length is None:
             raise ValueError("aggregation fixed divides by a length that is not given: set fixed_length")
         if self.aggregation != "fixed" and self.fixed_length is not None:
             raise ValueError(f"fixed_length is not read by aggregation {self.aggregation}: set aggregation to fixed")
         return self
+
+    @property
+    def corrects_sampler(self) -> bool:
+        """Whether tokens are weighed by π_learner / π_sampler."""
+        return any(getattr(self, name) is not None for name in _CORRECTIONS)
+
+    @property
+    def kept_band(self) -> tuple[float, float] | None:
+        """The ratios π_learner / π_sampler whose tokens are kept; None where none are masked."""
+        return (0.0, self.mis_cap) if self.mis_cap is not None else self.icepop_band
 
     @property
     def kl_form(self) -> KlEstimator:
