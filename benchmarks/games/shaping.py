@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from benchmarks.harness.jobs import Job
 from benchmarks.harness.training import training_job
 from turnwise.config import Config, load_config
+from turnwise.envs.registry import EnvSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Environment:
 
 
 def _actions_per_turn(config: Config) -> int:
+    assert isinstance(config.env, EnvSettings), "one game"
     actions = config.env.args["max_actions_per_turn"]
     assert isinstance(actions, int)
     return actions

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.report import Publication
 from turnwise.config import Config, load_config
-from turnwise.envs.registry import EnvSettings, make_env
+from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
 from turnwise.errors import ConfigError
 
 _BARE = ("evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false", "checkpoint.keep=1")
@@ -66,8 +66,9 @@ class Variant:
         """The config of a row."""
         return load_config(self.recipes[recipe], [*self.overrides, *_BARE, f"seed={seed}", *overrides])
 
-    def baseline_env(self, play: str, env: EnvSettings) -> EnvSettings:
+    def baseline_env(self, play: str, env: EnvSettings | MixtureSettings) -> EnvSettings:
         """The agent's environment, or a baseline around it."""
+        assert isinstance(env, EnvSettings), "one environment"
         if play == "agent":
             return env
         inner: dict[str, object] = {"name": env.name, "args": {**env.args}}

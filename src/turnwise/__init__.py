@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from turnwise.api import evaluate, train
     from turnwise.config import Config
-    from turnwise.envs import Env, ToolEnv, check_env, read_tasks
+    from turnwise.envs import Entry, Env, Mixture, ToolEnv, check_env, read_tasks
     from turnwise.gateway.program import AgentProgram
     from turnwise.rewards import Episode, Reward, reward
     from turnwise.tools import MCPTools, tool
@@ -20,10 +20,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentProgram",
     "Config",
+    "Entry",
     "Env",
     "Episode",
     "MCPTools",
     "Message",
+    "Mixture",
     "Reward",
     "Step",
     "Task",
@@ -41,7 +43,7 @@ __all__ = [
 _MODULES = {
     "turnwise.api": ("evaluate", "train"),
     "turnwise.config": ("Config",),
-    "turnwise.envs": ("Env", "ToolEnv", "check_env", "read_tasks"),
+    "turnwise.envs": ("Entry", "Env", "Mixture", "ToolEnv", "check_env", "read_tasks"),
     "turnwise.gateway.program": ("AgentProgram",),
     "turnwise.rewards": ("Episode", "Reward", "reward"),
     "turnwise.tools": ("MCPTools", "tool"),

@@ -26,7 +26,8 @@ from turnwise.config import (
     resolve_recipe,
 )
 from turnwise.envs.base import Env
-from turnwise.envs.registry import EnvSettings
+from turnwise.envs.mixture import Mixture
+from turnwise.envs.registry import EnvSettings, MixtureSettings, describe_env
 from turnwise.errors import ConfigError, RunInterrupted, TurnwiseError
 from turnwise.plugins import StopLoading, is_loading, name_object
 from turnwise.runs.directory import Resume, RunDirectory
@@ -193,7 +194,12 @@ def _resolve(
         raise ConfigError(f"{caller}: give an environment: env=MyEnv(), or a name such as env='encyclopedia'")
     if model is None:
         raise ConfigError(f"{caller}: give a model: model='small' for the built-in one, a folder, or a Hugging Face id")
-    given = {"env": {"name": _name_env(env)}, "model": model, ALGORITHM: algorithm or "grpo", **sections}
+    given = {
+        "env": _describe(env).model_dump(mode="json", exclude_unset=True),
+        "model": model,
+        ALGORITHM: algorithm or "grpo",
+        **sections,
+    }
     return parse_config(resolve_recipe(Recipe([Layer(caller, _name_objects(given))])), caller)
 
 
@@ -204,11 +210,14 @@ def _refuse_both(caller: str, whole: str, given: Mapping[str, object]) -> None:
 
 
 def _with_env(config: Config, env: Env | str | None) -> Config:
-    return config if env is None else config.model_copy(update={"env": EnvSettings(name=_name_env(env))})
+    return config if env is None else config.model_copy(update={"env": _describe(env)})
 
 
-def _name_env(env: Env | str) -> str:
-    return env if isinstance(env, str) else name_object(type(env))
+def _describe(env: Env | str) -> EnvSettings | MixtureSettings:
+    """An environment by name; what it was made with is recorded where the run begins."""
+    if isinstance(env, Mixture):
+        return describe_env(env)
+    return EnvSettings(name=env if isinstance(env, str) else name_object(type(env)))
 
 
 def _env_at_hand(env: Env | str | None) -> Env | None:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from turnwise.algorithms import apply_algorithm
 from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings
-from turnwise.envs.registry import EnvSettings
+from turnwise.envs.registry import AnyEnvSettings, EnvSettings, MixtureSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
 from turnwise.familiar import FAMILIAR
@@ -48,7 +48,7 @@ class Config(Settings):
 
     familiar_names = FAMILIAR
 
-    env: EnvSettings
+    env: AnyEnvSettings
     model: ModelSettings = ModelSettings()
     seed: int = Field(default=0, ge=0)
     """All randomness of the run follows from it: initial weights, the order of tasks, episodes, sampling."""
@@ -117,26 +117,44 @@ def _check_algorithm(config: Config) -> None:
     for where, settings in candidates:
         for section in (settings.filter, settings.credit, settings.loss):
             section.arguments()  # raises for a plug-in that is not there, or that has no such arguments
-        if config.rollout.group_size > 1:
+        key, size = _smallest_group(config)
+        if size > 1:
             continue
         if settings.credit.compares_groups:
             raise ConfigError(
-                f"rollout.group_size: {settings.credit.estimator} compares a task's responses with each other: "
-                "set 2 or more"
+                f"{key}: {settings.credit.estimator} compares a task's responses with each other: set 2 or more"
             )
         if settings.filter.compares_groups:
             raise ConfigError(
-                f"{where}: one response per task has no reward std to go by: set rollout.group_size to 2 or more, or "
-                "the rule to none"
+                f"{where}: one response per task has no reward std to go by: set {key} to 2 or more, or the rule to "
+                "none"
             )
 
 
 def _check_env(config: Config) -> None:
-    workers, chaos = config.env.workers, config.env.chaos
-    if chaos is not None and chaos.kill and not workers:
-        raise ConfigError("env.chaos.kill: it would kill the trainer: set env.workers to 1 or more, or kill to 0")
-    if workers and config.sft is not None and config.sft.workers:
-        raise ConfigError("sft.workers: env.workers plays the demonstrations in processes already: set it to 0")
+    every: dict[str, EnvSettings]
+    if isinstance(config.env, MixtureSettings):
+        every = {f"env.mixture.{name}": entry for name, entry in config.env.mixture.items()}
+    else:
+        every = {"env": config.env}
+    for where, env in every.items():
+        if env.chaos is not None and env.chaos.kill and not env.workers:
+            raise ConfigError(
+                f"{where}.chaos.kill: it would kill the trainer: set {where}.workers to 1 or more, or kill to 0"
+            )
+        if env.workers and config.sft is not None and config.sft.workers:
+            raise ConfigError(f"sft.workers: {where}.workers plays demonstrations in processes already: set it to 0")
+
+
+def _smallest_group(config: Config) -> tuple[str, int]:
+    """The least number of responses per task, and the setting that it comes from."""
+    sizes = {"rollout.group_size": config.rollout.group_size}
+    if isinstance(config.env, MixtureSettings):
+        own = {name: entry.group_size for name, entry in config.env.mixture.items()}
+        given = {f"env.mixture.{name}.group_size": size for name, size in own.items() if size is not None}
+        sizes = given if len(given) == len(own) else sizes | given
+    key = min(sizes, key=lambda name: sizes[name])
+    return key, sizes[key]
 
 
 def _check_rollout(config: Config) -> None:

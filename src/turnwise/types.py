@@ -30,6 +30,8 @@ class Task:
     seed: int = 0
     """Fixes the level or the question; an episode's episode seed is a seed of its own."""
     data: Mapping[str, Json] = field(default_factory=dict)
+    env: str = ""
+    """In a mixture, the name of its environment there; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 import shlex
 import types
 from pathlib import Path
-from typing import Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -71,6 +71,8 @@ def resolve(path: str) -> bool:
 
 
 def _alternatives(annotation: object) -> list[object]:
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         return [kind for one in get_args(annotation) for kind in _alternatives(one)]
     return [annotation]

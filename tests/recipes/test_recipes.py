@@ -7,7 +7,7 @@ import pytest
 
 from turnwise import recipes
 from turnwise.config import Config, load_config
-from turnwise.envs.registry import make_env
+from turnwise.envs.registry import MixtureSettings, make_env
 from turnwise.errors import EnvError
 from turnwise.models.loading import SMALL
 from turnwise.settings import dump_settings, load_yaml, parse_settings
@@ -40,7 +40,9 @@ def test_a_recipe_is_short_and_says_what_it_is(recipe):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_names_what_exists_and_fits(recipe):
     config = load_config(recipe)
-    given = [config.env.args[key] for key in ("corpus", "questions") if isinstance(config.env.args.get(key), str)]
+    entries = config.env.mixture.values() if isinstance(config.env, MixtureSettings) else [config.env]
+    named = [entry.args.get(key) for entry in entries for key in ("corpus", "questions")]
+    given = [path for path in named if isinstance(path, str)]
     if absent := [path for path in given if not Path(path).exists()]:
         pytest.skip(f"this recipe reads what a user brings: {', '.join(absent)}")
     try:

@@ -23,6 +23,7 @@ import yaml
 
 from turnwise.cli.main import main
 from turnwise.config import Config, load_config
+from turnwise.envs.registry import MixtureSettings
 
 COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "source")
 EXCUSED = {
@@ -31,6 +32,7 @@ EXCUSED = {
     r"turnwise train gpu-multihop": "a GPU, pretrained weights and questions that the reader writes first",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
+    r"python examples/mixture.py": "many minutes: tests/examples/test_mixture_example.py runs it at the size of a test",
     r"docker ": "needs a daemon of docker",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
     r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
@@ -206,6 +208,9 @@ def small_sizes(words: Sequence[str]) -> list[str]:
         sizes += ["steps=1"]
     if config.env.name == "encyclopedia":
         sizes += ["env.args.people=6", "env.args.passages=1"]
+    if isinstance(config.env, MixtureSettings):
+        own = {"group_size": 2, "turn_tokens": 16, "demonstrations": 2}
+        sizes += [f"env.mixture.{name}.{key}={size}" for name in config.env.mixture for key, size in own.items()]
     return sizes
 
 

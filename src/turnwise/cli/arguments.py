@@ -45,12 +45,12 @@ def accept_rest(options: argparse.Namespace, rest: list[str]) -> None:
 def add_env(parser: argparse.ArgumentParser) -> None:
     """Lets a command take an environment with its arguments."""
     parser.add_argument("env", help="a built-in name, module:Class, file.py:Class, or a recipe")
-    add_overrides(parser, "a=b", "arguments of the environment")
+    add_overrides(parser, "a=b", "arguments of the environment; of a mixture, NAME.args.a=b")
 
 
 def find_env(options: argparse.Namespace) -> "Env":
     """The environment that `add_env`'s arguments name; that of a recipe has the recipe's arguments."""
-    from turnwise.envs.registry import EnvSettings, make_env
+    from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
     from turnwise.recipes import packaged_recipes, read_recipe
     from turnwise.settings import parse_settings
     from turnwise.sources import claim_names
@@ -61,6 +61,9 @@ def find_env(options: argparse.Namespace) -> "Env":
         if section is not None:
             data = dict(section) if isinstance(section, dict) else {"name": section}
     claim_names(data)
+    if "mixture" in data:
+        overrides = [f"mixture.{override}" for override in options.overrides]
+        return make_env(parse_settings(MixtureSettings, data, overrides=overrides, source=options.env))
     overrides = [f"args.{override}" for override in options.overrides]
     return make_env(parse_settings(EnvSettings, data, overrides=overrides, source=options.env))
 

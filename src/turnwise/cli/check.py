@@ -2,11 +2,15 @@
 
 import argparse
 import asyncio
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from turnwise.cli.arguments import add_env, find_env
+
+if TYPE_CHECKING:
+    from turnwise.envs import Env
 
 HELP = "check an environment against the contract"
 EXPECTS = "one environment and its arguments a=b"
@@ -18,13 +22,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.envs import check_env
+    from turnwise.envs.mixture import Mixture
 
     env = find_env(options)
-    findings = asyncio.run(check_env(env, episodes=options.episodes))
+    if not isinstance(env, Mixture):
+        return int(_check("", env, options.episodes))
+    broken = [_check(f"{name}: ", entry.env, options.episodes) for name, entry in env.entries.items()]
+    return int(any(broken))
+
+
+def _check(prefix: str, env: "Env", episodes: int) -> bool:
+    """Prints what an environment breaks of the contract, and returns whether it breaks anything."""
+    from turnwise.envs import check_env
+
+    findings = asyncio.run(check_env(env, episodes=episodes))
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
-        console.print(f"[red]✗[/] {escape(finding)}")
+        console.print(f"[red]✗[/] {escape(prefix + finding)}")
     if not findings:
-        console.print(f"[green]✓[/] {type(env).__name__} keeps the contract")
-    return 1 if findings else 0
+        console.print(f"[green]✓[/] {escape(prefix)}{type(env).__name__} keeps the contract")
+    return bool(findings)

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, help="those of one step")
     parser.add_argument("--stage", choices=("train", "evaluate", "untrained", "sft"), help="those of one stage")
     parser.add_argument("--task", help="those of one task, by its id")
+    parser.add_argument("--env", metavar="NAME", help="those of one environment of a mixture")
     parser.add_argument("--failed", action="store_true", help="those that failed, with the reason")
     order = parser.add_mutually_exclusive_group()
     order.add_argument("--best", action="store_true", help="highest reward first")
@@ -78,4 +79,5 @@ def _list(directory: "RunDirectory", options: argparse.Namespace) -> None:
 
 
 def _matches(line: "EpisodeLine", options: argparse.Namespace) -> bool:
-    return (not options.failed or line.failed) and options.task in (None, line.task_id)
+    mixed = options.env is None or line.task_id.startswith(f"{options.env}/")
+    return mixed and (not options.failed or line.failed) and options.task in (None, line.task_id)

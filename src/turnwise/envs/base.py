@@ -85,6 +85,14 @@ class Env(ABC):
         """A fresh instance for one episode, sharing what is read-only."""
         return copy.copy(self)
 
+    def spawn_for(self, task: Task) -> "Env":
+        """A fresh instance for one episode of this task; a mixture chooses by the task which environment it is."""
+        return self.spawn()
+
+    def episode_limits(self, task: Task) -> Mapping[str, object]:
+        """Limits for episodes of this task in place of the rollout's: `{"max_turns": 20}` (optional)."""
+        return {}
+
     def fork(self) -> Self:
         """The same episode a second time, from here on (optional: branching)."""
         raise EnvError(f"{type(self).__name__} cannot fork")
@@ -136,6 +144,17 @@ class Env(ABC):
     def expert(self) -> Message:
         """An expert's message in this state (optional: demonstrations for a cold start, an upper bound)."""
         raise EnvError(f"{type(self).__name__} has no expert: give sft a file of chats instead")
+
+    def expert_summary(self) -> Message:
+        """An expert's summary of the episode so far (optional: demonstrations with `rollout.compaction`)."""
+        raise EnvError(
+            f"{type(self).__name__} has no expert_summary: write one, or set rollout.compaction.kind to oldest"
+        )
+
+    @property
+    def keeps_conversation(self) -> bool:
+        """Whether it decides itself what the agent reads, as a program behind the gateway does (optional)."""
+        return False
 
     async def run_sync(self, method: Callable[[], T]) -> T:
         """Runs one of its own sync methods, such as `env.expert`, where the episode's state lives: here, inline."""

@@ -6,14 +6,17 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator
 
 from turnwise.envs.base import Env
 from turnwise.envs.chaos import ChaosSettings, with_chaos
+from turnwise.envs.mixture import Entry, EntryOptions, Mixture, MixtureRule, check_entries
 from turnwise.envs.task_files import TaskSettings, tasks_of
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, EnvError
 from turnwise.plugins import PluginKind, PluginSettings, make_plugin, name_object
+from turnwise.settings import Settings
 
 BUILT_IN = {
     "encyclopedia": "turnwise.envs.encyclopedia.env:Encyclopedia",
@@ -64,24 +67,87 @@ class EnvSettings(PluginSettings):
         return {} if self.workers else {"max_deaths": "workers"}
 
 
-def make_env(settings: EnvSettings) -> Env:
-    """The environment that the settings name, ready to spawn episodes."""
+class EntrySettings(EntryOptions, EnvSettings):
+    """One environment of a mixture: which it is, its share of the groups, and limits of its own."""
+
+
+class MixtureSettings(Settings):
+    """Several environments in one run, by names of your own."""
+
+    mixture: dict[str, EntrySettings]
+    """The environments: `{encyclopedia: {name: encyclopedia, weight: 2}, bandit: {name: bandit, max_turns: 1}}`."""
+    sampling: MixtureRule = "fixed"
+    """How success changes the environments' shares. `fixed`: the weights; `curriculum`: most to what is solved half of
+    the time, weight × (.1 + .9 × 4 p (1 − p)) at a success rate p; `hard`: most to what is seldom solved,
+    weight × (.1 + .9 × (1 − p))."""
+
+    @field_validator("mixture")
+    @classmethod
+    def _can_be_sampled(cls, mixture: dict[str, EntrySettings]) -> dict[str, EntrySettings]:
+        try:
+            check_entries(mixture)
+        except EnvError as error:
+            raise ValueError(str(error)) from None
+        return mixture
+
+    @property
+    def name(self) -> str:
+        """`encyclopedia + bandit`."""
+        return " + ".join(self.mixture)
+
+
+def _is_mixture(section: object) -> str:
+    return "a mixture" if isinstance(section, MixtureSettings) or _has_mixture(section) else "one environment"
+
+
+def _has_mixture(section: object) -> bool:
+    return isinstance(section, dict) and "mixture" in section
+
+
+AnyEnvSettings: TypeAlias = Annotated[
+    Annotated[EnvSettings, Tag("one environment")] | Annotated[MixtureSettings, Tag("a mixture")],
+    Discriminator(_is_mixture),
+]
+"""The `env` section: one environment, or a mixture of several."""
+
+
+def make_env(settings: EnvSettings | MixtureSettings, where: str = "env") -> Env:
+    """The environment that the settings name, or the mixture of several, ready to spawn episodes."""
+    if isinstance(settings, MixtureSettings):
+        entries = {name: _make_entry(entry, f"env.mixture.{name}") for name, entry in settings.mixture.items()}
+        return Mixture(entries, sampling=settings.sampling)
     if settings.unrecorded:
         name, value = next(iter(settings.unrecorded.items()))
         made = settings.name.rpartition(":")[2]
         raise ConfigError(
-            f"env: {made} was made in Python with an argument that a config cannot hold ({name}={value}): pass it "
+            f"{where}: {made} was made in Python with an argument that a config cannot hold ({name}={value}): pass it "
             f"again: turnwise.evaluate(run=..., env={made}(...))"
         )
-    env = make_plugin(ENV, settings, BUILT_IN, Env)  # type: ignore[type-abstract]  # a base, not to be made
+    kind = dataclasses.replace(ENV, key=f"{where}.name", args=f"{where}.args")
+    env = make_plugin(kind, settings, BUILT_IN, Env)  # type: ignore[type-abstract]  # a base, not to be made
     if settings.tasks is not None:
         # On the instance: every copy that `spawn` makes has it, and no class is asked to know of files.
         object.__setattr__(env, "tasks", tasks_of(settings.tasks))
     return with_chaos(env, settings.chaos)
 
 
-def describe_env(env: Env) -> EnvSettings:
+def _make_entry(settings: EntrySettings, where: str) -> Entry:
+    options = {name: getattr(settings, name) for name in EntryOptions.model_fields}
+    return Entry(env=make_env(settings, where), **options)
+
+
+def describe_env(env: Env) -> EnvSettings | MixtureSettings:
     """The settings that make an environment again: its class by name, and the arguments it was made with."""
+    if not isinstance(env, Mixture):
+        return _describe_one(env)
+    mixture = {}
+    for name, entry in env.entries.items():
+        options = {option: getattr(entry, option) for option in EntryOptions.model_fields}
+        mixture[name] = EntrySettings(**dict(_describe_one(entry.env)), **options)
+    return MixtureSettings(mixture=mixture, sampling=env.sampling)
+
+
+def _describe_one(env: Env) -> EnvSettings:
     workers, env = env.workers, env.prototype
     signature = inspect.signature(type(env))
     given = _arguments(env, signature)

@@ -19,6 +19,8 @@ from turnwise.rollout.summary import metric_means
 from turnwise.types import Group, Json, StopReason, Task, Trajectory
 
 _DEFAULT_FIELDS = ("hops", "source")
+_ENV = "env"
+"""The field by which a mixture is always sliced: `Task.env`."""
 _MOST_SLICES = 20
 """A field with more values than this names tasks rather than kinds of them: it makes slices only where asked for."""
 
@@ -107,8 +109,15 @@ class Evaluation:
             named |= {f"{area}/{name}": value for name, value in part.scores.metrics().items()}
         return named
 
+    @property
+    def by_env(self) -> dict[str, Scores]:
+        """The scores of each environment of a mixture; empty outside one."""
+        return {part.value: part.scores for part in self.slices if part.field == _ENV and self.groups[0].task.env}
+
     def __str__(self) -> str:
-        return str(self.scores)
+        ranges = {name: (one.success, *one.interval) for name, one in self.by_env.items()}
+        parts = [f"{name} {mean:.3f} [{low:.3f}, {high:.3f}]" for name, (mean, low, high) in ranges.items()]
+        return f"{self.scores} ({', '.join(parts)})" if parts else str(self.scores)
 
 
 async def evaluate(
@@ -125,6 +134,8 @@ async def evaluate(
 ) -> Evaluation:
     """Plays every task and scores it, over all tasks and for each value of the data fields that `group_by` names."""
     fields = choose_fields(tasks, group_by)
+    if any(task.env for task in tasks):
+        fields = (_ENV, *fields)
     groups = await run_groups(
         agent, env, tasks, group_size=samples_per_task, seed=seed, limits=limits, ledger=ledger, progress=progress
     )
@@ -165,6 +176,7 @@ def choose_fields(tasks: Sequence[Task], group_by: Sequence[str] | None) -> tupl
         values = {name: {_label(one[name]) for one in data if name in one} for name in _DEFAULT_FIELDS}
         return tuple(name for name, found in values.items() if 0 < len(found) <= _MOST_SLICES)
     known = sorted({name for one in data for name in one})
+    group_by = [name for name in group_by if name != _ENV or not any(task.env for task in tasks)]
     for name in group_by:
         if name not in known:
             raise ConfigError(
@@ -177,8 +189,12 @@ def _slice(groups: Sequence[Group], fields: Sequence[str]) -> Iterator[Slice]:
     for name in fields:
         members: dict[str, list[Group]] = {}
         for group in groups:
-            members.setdefault(_label(group.task.data.get(name)), []).append(group)
-        for value in sorted(members, key=_in_order):
+            task = group.task
+            if name == _ENV and task.env:
+                members.setdefault(task.env, []).append(group)
+            elif name in task.data or not task.env:  # in a mixture, one environment's field is no other's
+                members.setdefault(_label(task.data.get(name)), []).append(group)
+        for value in members if name == _ENV else sorted(members, key=_in_order):
             yield Slice(field=name, value=value, scores=score(members[value]))
 
 

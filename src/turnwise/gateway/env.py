@@ -75,6 +75,10 @@ class SessionEnv(Env):
     def has_deadline(self) -> bool:
         return True
 
+    @property
+    def keeps_conversation(self) -> bool:
+        return True
+
     @abstractmethod
     async def begin(self, task: Task, episode_seed: int) -> Session:
         """Opens the session of an episode and starts what will send requests to it."""

@@ -20,11 +20,13 @@ from turnwise.familiar import FAMILIAR
 from turnwise.reference.readers import find_readers
 from turnwise.reference.types import describe_type
 from turnwise.settings import KeyPath, Settings
-from turnwise.settings.base import sections_of
+from turnwise.settings.base import is_table, sections_of
 from turnwise.settings.explain import tell_familiar
 from turnwise.spelling import suggest
 
 REQUIRED = "required"
+NAME = "NAME"
+"""In a key: where a user's own name stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,12 @@ def list_settings(under: str = "") -> list[Setting]:
 
 def about_section(key: str) -> str:
     """What a section is for: the first sentence of its settings' docstring."""
-    cls: type[BaseModel] = Config
+    models: list[type[BaseModel]] = [Config]
     for part in key.split(".") if key else ():
-        cls = next(iter(sections_of(cls.model_fields[part].annotation)))
-    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+        if part != NAME:
+            fields = [model.model_fields[part] for model in models if part in model.model_fields]
+            models = [section for field in fields for section in sections_of(field.annotation)]
+    return " ".join((models[0].__doc__ or "").split("\n\n")[0].split())
 
 
 def _of_algorithm() -> Iterator[Setting]:
@@ -76,25 +80,26 @@ def _of_algorithm() -> Iterator[Setting]:
 
 def _walk(cls: type[BaseModel], values: Settings, path: KeyPath) -> Iterator[Setting]:
     """The values of a section, then its sections; one that is null by default is shown as it is once it is given."""
-    inner: list[tuple[str, type[BaseModel]]] = []
+    inner: list[tuple[KeyPath, type[BaseModel]]] = []
     for name, field in cls.model_fields.items():
         sections = [] if get_origin(field.annotation) is tuple else list(sections_of(field.annotation))
-        if sections:
-            inner.append((name, sections[0]))
-            if NoneType not in get_args(field.annotation):
-                continue
+        table = is_table(field.annotation)
+        inner += [((name, NAME) if table else (name,), section) for section in sections]
+        if sections and not table and NoneType not in get_args(field.annotation):
+            continue
         key = ".".join((*path, name))
         yield Setting(
             key=key,
-            type=describe_type(field) if not sections else f"section, or null: `{key}: {{}}` enables it",
+            type=describe_type(field) if table or not sections else f"section, or null: `{key}: {{}}` enables it",
             default=REQUIRED if field.is_required() else _show(getattr(values, name)),
             about=" ".join((field.description or "").split()),
             read_by=find_readers(cls, name),
             known_as=tuple(known for known, ours in FAMILIAR.items() if key in _keys_of(ours)),
         )
-    for name, section in inner:
-        value = getattr(values, name)
-        yield from _walk(section, value if isinstance(value, Settings) else _default(section), (*path, name))
+    for names, section in inner:
+        value = getattr(values, names[0], None)  # absent where it is required
+        own = value if isinstance(value, section) and isinstance(value, Settings) else _default(section)
+        yield from _walk(section, own, (*path, *names))
 
 
 def _default(section: type[BaseModel]) -> Settings:
@@ -122,7 +127,7 @@ def _explain_unknown(key: str, every: list[Setting]) -> str:
         return f"{key} is {tell_familiar(familiar)}"
     sections = {".".join(one.key.split(".")[:depth]) for one in every for depth in range(1, one.key.count(".") + 2)}
     last = key.rpartition(".")[2]
-    same = [one.key for one in every if one.key.rpartition(".")[2] == last]
+    same = sorted((one.key for one in every if one.key.rpartition(".")[2] == last), key=lambda one: NAME in one)
     near = f" (did you mean '{same[0]}'?)" if same else suggest(key, sorted(sections))
     return f"settings: there is no '{key}'{near}; the sections are: {', '.join(Config.model_fields)}"
 

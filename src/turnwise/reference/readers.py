@@ -40,8 +40,9 @@ def find_readers(cls: type[BaseModel], name: str) -> tuple[str, ...]:
     for readers in (found - checking, loosely - checking, found):
         if readers:
             return tuple(sorted(readers))
-    handed_on = name in _sources()[home].names  # by a list of the names that a rule takes
-    return (home,) if handed_on else ()
+    # Handed on by a list of the names that a rule takes, where the settings are or where they inherit the field.
+    homes = [_file(one.__module__) for one in cls.__mro__ if name in getattr(one, "model_fields", ())]
+    return tuple(one for one in homes if name in _sources()[one].names)[:1]
 
 
 def _file(place: str) -> str:

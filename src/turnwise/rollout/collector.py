@@ -5,15 +5,17 @@ from the seed, the step, the weights and the task sampler's state alone.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
+from turnwise.envs.mixture import EntryOptions, MixedTasks, Mixture
 from turnwise.ledger import Ledger
 from turnwise.rollout.groups import run_groups
 from turnwise.rollout.limits import RolloutSettings
+from turnwise.rollout.mixture_sampler import MixtureSampler
 from turnwise.rollout.task_sampler import TaskSampler
 from turnwise.seeds import derive_seed
 from turnwise.types import Group, Task
@@ -48,6 +50,8 @@ class RolloutBatch:
     refills: int
     """Rounds of further tasks that were sampled."""
     seconds: float
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the task sampler: of a mixture, each environment's share and success."""
 
     @property
     def kept(self) -> list[Group]:
@@ -55,7 +59,7 @@ class RolloutBatch:
         return [self.groups[index] for index in self.selection.kept]
 
     def metrics(self) -> dict[str, float]:
-        return self.selection.metrics(self.refills)
+        return {**self.selection.metrics(self.refills), **self.sampling}
 
 
 class RolloutCollector:
@@ -71,9 +75,7 @@ class RolloutCollector:
         seed: int,
         ledger: Ledger | None = None,
     ) -> None:
-        self.task_sampler = TaskSampler(
-            tasks, rule=settings.task_sampler, replay=settings.replay, seed=derive_seed(seed, "tasks")
-        )
+        self.task_sampler = _make_sampler(env, tasks, settings, derive_seed(seed, "tasks"))
         self._agent, self._env, self._settings, self._seed, self._ledger = agent, env, settings, seed, ledger
 
     async def collect(
@@ -82,6 +84,7 @@ class RolloutCollector:
         """The batch of step 0, 1, ...: `groups_per_step` groups, and up to `refill` times as many more while `select`
         keeps too few."""
         began, wanted, refills = time.monotonic(), self._settings.groups_per_step, 0
+        sampling = self.task_sampler.metrics()
         groups = await self._play(derive_seed(self._seed, "rollout", step), progress)
         selection = select(groups)
         while len(selection.kept) < wanted and refills < refill:
@@ -89,15 +92,18 @@ class RolloutCollector:
             groups += await self._play(derive_seed(self._seed, "rollout", step, "refill", refills), progress)
             selection = select(groups, most=wanted)
         seconds = time.monotonic() - began
-        return RolloutBatch(groups=tuple(groups), selection=selection, refills=refills, seconds=seconds)
+        return RolloutBatch(
+            groups=tuple(groups), selection=selection, refills=refills, seconds=seconds, sampling=sampling
+        )
 
     async def _play(self, seed: int, progress: Callable[[int, int], None]) -> list[Group]:
         indices = self.task_sampler.draw(self._settings.groups_per_step)
+        tasks = [self.task_sampler.task(index) for index in indices]
         groups = await run_groups(
             self._agent,
             self._env,
-            [self.task_sampler.task(index) for index in indices],
-            group_size=self._settings.group_size,
+            tasks,
+            group_size=[self._group_size(task) for task in tasks],
             seed=seed,
             limits=self._settings,
             concurrency=self._settings.concurrency,
@@ -107,3 +113,20 @@ class RolloutCollector:
         )
         self.task_sampler.learn(indices, groups)
         return groups
+
+    def _group_size(self, task: Task) -> int:
+        entry: EntryOptions | None = self._env.entry_of(task) if isinstance(self._env, Mixture) else None
+        return (entry.group_size if entry is not None else None) or self._settings.group_size
+
+
+def _make_sampler(
+    env: Env, tasks: Sequence[Task], settings: RolloutSettings, seed: int
+) -> TaskSampler | MixtureSampler:
+    def sample(tasks: Sequence[Task], seed: int) -> TaskSampler:
+        return TaskSampler(tasks, rule=settings.task_sampler, replay=settings.replay, seed=seed)
+
+    if not isinstance(env, Mixture):
+        return sample(tasks, seed)
+    assert isinstance(tasks, MixedTasks), "a mixture is played on its own tasks"
+    samplers = {name: sample(part, derive_seed(seed, name)) for name, part in tasks.parts.items()}
+    return MixtureSampler(samplers, env.entries, rule=env.sampling)

@@ -15,6 +15,7 @@ from turnwise.agents.base import Agent, AgentStopped, Move, Session
 from turnwise.envs.base import Env
 from turnwise.envs.boundary import Boundary
 from turnwise.envs.contract import check_opening, check_step
+from turnwise.envs.memory import Compacting
 from turnwise.rollout.boundary import EpisodeEnd, leaving_behind, run_with_limits
 from turnwise.rollout.limits import Limits
 from turnwise.seeds import derive_seed
@@ -46,7 +47,11 @@ async def play_episode(
 ) -> Trajectory:
     """The same in the present task; `leave` gets the trajectory where environment code holds the task for ever."""
     playing.set(task.id)
+    memory = _remembering(env, limits)
+    env = memory or env
     live = agent.open(env, session=session, context_tokens=limits.context_tokens)
+    if memory is not None:
+        memory.context_tokens = live.room  # nothing is in the conversation yet
     episode = _Conversation(session=live, env=env, task=task, episode_seed=episode_seed, limits=limits)
     ending: list[asyncio.Task[None]] = []
 
@@ -62,6 +67,13 @@ async def play_episode(
         if not ending:
             await live.end()
     return episode.finish(end)
+
+
+def _remembering(env: Env, limits: Limits) -> Compacting | None:
+    """The environment with the memory that the limits ask for, unless it keeps the conversation itself."""
+    if limits.compaction is None or env.keeps_conversation:
+        return None
+    return Compacting(env, limits.compaction)
 
 
 @dataclass(slots=True, kw_only=True)

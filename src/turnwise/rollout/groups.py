@@ -15,7 +15,7 @@ from turnwise.ledger import Ledger
 from turnwise.rollout.boundary import leaving_behind
 from turnwise.rollout.episode import play_episode
 from turnwise.rollout.failures import report_failures
-from turnwise.rollout.limits import CONCURRENCY, Limits
+from turnwise.rollout.limits import CONCURRENCY, Limits, limits_for
 from turnwise.seeds import derive_seed
 from turnwise.tools.watchdog import watching
 from turnwise.types import Group, Task, Trajectory
@@ -26,7 +26,7 @@ async def run_groups(
     env: Env,
     tasks: Sequence[Task],
     *,
-    group_size: int,
+    group_size: int | Sequence[int],
     seed: int,
     limits: Limits | None = None,
     concurrency: int = CONCURRENCY,
@@ -36,21 +36,22 @@ async def run_groups(
 ) -> list[Group]:
     """Plays every task `group_size` times: `await run_groups(agent, env, tasks, group_size=8, seed=0)`.
 
-    As many episodes are under way at once as `concurrency` and the agent's own allow. It is an EnvError when all of
-    them fail, or more than the share `max_failures`, where one is given.
+    `group_size` is one for all tasks, or one for each. As many episodes are under way at once as `concurrency` and the
+    agent's own allow. It is an EnvError when all of them fail, or more than the share `max_failures`, if one is given.
     """
     places = asyncio.Semaphore(min(concurrency, agent.concurrency or concurrency))
-    total, finished = len(tasks) * group_size, 0
+    sizes = [group_size] * len(tasks) if isinstance(group_size, int) else list(group_size)
+    total, finished = sum(sizes), 0
 
     async def play(index: int, member: int) -> Trajectory:
         nonlocal finished
         start = partial(
             play_episode,
             agent,
-            env.spawn(),
+            env.spawn_for(tasks[index]),
             tasks[index],
             episode_seed=derive_seed(seed, "luck", index, member),
-            limits=limits or Limits(),
+            limits=limits_for(env, tasks[index], limits or Limits()),
             session=f"{seed}/{index}/{member}",
         )
         trajectory = await leaving_behind(lambda leave: _in_place(places, start, leave))
@@ -63,8 +64,8 @@ async def run_groups(
         with (ledger or Ledger()).spend("environment"), watching():
             async with asyncio.TaskGroup() as running:
                 plays = [
-                    [running.create_task(play(index, member)) for member in range(group_size)]
-                    for index in range(len(tasks))
+                    [running.create_task(play(index, member)) for member in range(size)]
+                    for index, size in enumerate(sizes)
                 ]
     except BaseExceptionGroup as errors:
         mistakes = errors.subgroup(TurnwiseError)

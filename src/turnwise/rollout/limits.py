@@ -5,12 +5,16 @@ There are six limits, each with its own `StopReason` or `Finish`, and no two of 
 """
 
 from collections.abc import Mapping
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from turnwise.agents.decoding import Decoding
+from turnwise.envs.base import Env
+from turnwise.envs.memory import CompactionSettings
 from turnwise.rollout.task_sampler import TaskRule
 from turnwise.settings import Settings
+from turnwise.types import Task
 
 CONCURRENCY = 1024
 """Episodes under way at once, where nothing else is asked for."""
@@ -32,6 +36,24 @@ class Limits(Settings):
     env_seconds: float | None = Field(default=300.0, gt=0)
     """Seconds per call of environment code (reset; step, with its tools and rewards; close); a call cut here fails its
     episode. None: no limit."""
+    compaction: CompactionSettings | None = None
+    """What keeps a conversation within its context, in place of ending the episode; null: nothing does."""
+
+    @model_validator(mode="after")
+    def _summaries_fit(self) -> Self:
+        summary = self.compaction.summary_tokens if self.compaction is not None else None
+        if summary is not None and summary > self.turn_tokens:
+            raise ValueError(f"compaction.summary_tokens: {summary} is more than turn_tokens={self.turn_tokens} allows")
+        return self
+
+
+def limits_for(env: Env, task: Task, limits: Limits) -> Limits:
+    """The limits of a task's episodes: the rollout's, but for those that its environment has of its own."""
+    own = env.episode_limits(task)
+    if not own:
+        return limits
+    shared = {name: getattr(limits, name) for name in Limits.model_fields}
+    return Limits.model_validate(shared | dict(own))
 
 
 class RolloutSettings(Limits, Decoding):

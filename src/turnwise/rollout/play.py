@@ -18,7 +18,7 @@ async def play(env: Env, task: Task, episode_seed: int, ask: Ask, show: Show) ->
     """Plays one episode of `task`, without a limit on turns, and returns the sum of its rewards."""
     person = PersonAgent(ask=ask, show=show)
     limits = Limits(max_turns=sys.maxsize)
-    episode = await run_episode(person, env.spawn(), task, limits=limits, episode_seed=episode_seed)
+    episode = await run_episode(person, env.spawn_for(task), task, limits=limits, episode_seed=episode_seed)
     if episode.stop is StopReason.ENV_FAILED:
         raise EnvError(f"the episode failed, {episode.failure}; try `turnwise check`")
     channels = list_channels(episode.rewards)

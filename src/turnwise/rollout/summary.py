@@ -5,13 +5,38 @@ cost like any other, and in no mean.
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from turnwise.types import Finish, Group, StopReason, Trajectory
 
 
 def summarise(groups: Sequence[Group]) -> dict[str, float]:
-    """`{"rollout/reward": .41, "rollout/success": .38, "rollout/turns": 2.9, "rollout/stop_done": .98, ...}`."""
+    """`{"rollout/reward": .41, "rollout/success": .38, "rollout/turns": 2.9, "rollout/stop_done": .98, ...}`.
+
+    Of a mixture also by environment: `rollout/env=bandit/reward`.
+    """
+    summary = _summarise(groups)
+    for name, own in by_env(groups).items():
+        summary |= name_by_env(name, _summarise(own))
+    return summary
+
+
+def by_env(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each environment of a mixture, in the order they were first played; none of one environment."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.task.env:
+            found.setdefault(group.task.env, []).append(group)
+    return found
+
+
+def name_by_env(env: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """`{"rollout/env=bandit/reward": .4}` of `{"rollout/reward": .4}`."""
+    split = ((name.partition("/"), value) for name, value in metrics.items())
+    return {f"{area}/env={env}/{rest}": value for (area, _, rest), value in split}
+
+
+def _summarise(groups: Sequence[Group]) -> dict[str, float]:
     everyone = [trajectory for group in groups for trajectory in group.trajectories]
     played = [trajectory for trajectory in everyone if trajectory.stop is not StopReason.ENV_FAILED]
     turns = [turn for trajectory in played for turn in trajectory.turns]

@@ -67,8 +67,15 @@ class TaskSampler:
         self._draws += 1
         return fresh + replayed
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     def task(self, place: int) -> Task:
         return self._tasks[place]
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of what is drawn next: none, of one environment."""
+        return {}
 
     def learn(self, places: Sequence[int], groups: Sequence[Group]) -> None:
         """Updates the success rate of each task that was played; `uniform` keeps none."""

@@ -299,7 +299,8 @@ def _to_struct(turn: Turn, per_token: Mapping[str, Known | None], text_of: TextO
 
 
 def _to_json(task: Task) -> str:
-    return json.dumps({"id": task.id, "seed": task.seed, "data": task.data}, ensure_ascii=False, default=dict)
+    told = {"id": task.id, "seed": task.seed, "data": task.data, **({"env": task.env} if task.env else {})}
+    return json.dumps(told, ensure_ascii=False, default=dict)
 
 
 def _storable(text: str) -> str:
@@ -321,7 +322,7 @@ def trajectory_of(row: StoredRow) -> Trajectory:
 def _from_row(row: StoredRow) -> Trajectory:
     task = json.loads(row["task"])
     return Trajectory(
-        task=Task(id=task["id"], seed=task["seed"], data=task["data"]),
+        task=Task(id=task["id"], seed=task["seed"], data=task["data"], env=task.get("env", "")),
         turns=tuple(_from_struct(turn) for turn in row["turns"]),
         stop=StopReason(row["stop"]),
         episode_seed=row["episode_seed"],

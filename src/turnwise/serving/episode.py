@@ -78,7 +78,7 @@ class ServedEpisode:
         async with self._turn:
             chosen = find_task(self._env, split or self._split, index, task)
             await self._close()
-            live = self._env.spawn()
+            live = self._env.spawn_for(chosen)
             self._live = live
             with self._boundary("reset"):
                 opening = tuple(check_opening(await live.reset(chosen, episode_seed)))

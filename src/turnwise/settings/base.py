@@ -4,7 +4,8 @@ Invariant: unknown keys are errors, values are never coerced, and a settings obj
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, get_args
+from types import UnionType
+from typing import ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Discriminator
 
@@ -48,10 +49,19 @@ def sections_of(annotation: object) -> Iterator[type[BaseModel]]:
         yield from sections_of(argument)
 
 
+def is_table(annotation: object) -> bool:
+    """Whether a field holds sections by names of the user's own: `dict[str, EntrySettings]`, or null."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(map(is_table, get_args(annotation)))
+    return get_origin(annotation) is dict and any(True for _ in sections_of(annotation))
+
+
 def all_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every dotted key under a section, sections included: `rollout`, `rollout.group_size`, ..."""
     for name, field in cls.model_fields.items():
         yield prefix + name
+        if is_table(field.annotation):
+            continue  # its keys are the user's
         for section in sections_of(field.annotation):
             yield from all_keys(section, f"{prefix}{name}.")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from turnwise.errors import ConfigError
-from turnwise.settings.base import Settings, sections_at
+from turnwise.settings.base import Settings, is_table, sections_at
 from turnwise.settings.data import load_yaml, plain_data
 from turnwise.settings.explain import explain
 from turnwise.settings.layers import Layer, Recipe, Whole
@@ -72,9 +72,16 @@ def _expand(data: Mapping[str, object], models: Sequence[type[BaseModel]]) -> di
         sections = [section for model in models for section in sections_at(model, (str(key),))]
         if isinstance(value, list):
             expanded[key] = [_expand_one(one, sections) for one in value]
+        elif isinstance(value, Mapping) and any(_is_table(model, str(key)) for model in models):
+            table = {name: _expand_one(one, sections) for name, one in value.items()}
+            expanded[key] = Whole(table) if isinstance(value, Whole) else table
         else:
             expanded[key] = _expand_one(value, sections)
     return expanded
+
+
+def _is_table(model: type[BaseModel], name: str) -> bool:
+    return name in model.model_fields and is_table(model.model_fields[name].annotation)
 
 
 def _expand_one(value: object, sections: Sequence[type[BaseModel]]) -> object:

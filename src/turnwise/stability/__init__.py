@@ -3,7 +3,7 @@
 from turnwise.stability.controller import Action, Controller, Decision, Mode, StabilitySettings
 from turnwise.stability.filters import FilterSettings, Selection, select
 from turnwise.stability.findings import Finding, Kind, Severity
-from turnwise.stability.health import HealthMetrics, Information, measure_health, mutual_information
+from turnwise.stability.health import HealthMetrics, Information, measure_envs, measure_health, mutual_information
 from turnwise.stability.monitor import Monitor, MonitorSettings
 from turnwise.stability.starpo_s import AlgorithmSettings, StarPOSSettings
 
@@ -24,6 +24,7 @@ __all__ = [
     "Severity",
     "StabilitySettings",
     "StarPOSSettings",
+    "measure_envs",
     "measure_health",
     "mutual_information",
     "select",

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from turnwise.settings import Settings
+from turnwise.stability.env_monitors import EnvMonitors, env_metrics
 from turnwise.stability.filters import FilterSettings
 from turnwise.stability.findings import Finding
 from turnwise.stability.health import HealthMetrics
@@ -88,6 +89,8 @@ class _Checkpoint:
 
     step: int
     monitor: Mapping[str, object]
+    envs: Mapping[str, object]
+    """The state of the environments' own monitors, in a mixture."""
 
 
 class Controller:
@@ -96,11 +99,12 @@ class Controller:
     def __init__(self, settings: StabilitySettings, own: AlgorithmSettings, *, cold_start: bool = True) -> None:
         self._settings = settings
         self._monitor = Monitor(settings.monitor, cold_start=cold_start)
+        self._envs = EnvMonitors(settings.monitor, cold_start=cold_start)
         self._own = own
         self._starpo_s = settings.starpo_s.apply_to(own) if settings.mode in ("auto", "always") else own
         self._enabled = settings.mode == "always"
         self._critic_warmup_until = self._warmup_from(0) if self._enabled else 0
-        start = _Checkpoint(step=0, monitor=self._monitor.state_dict())
+        start = self._remember(0)
         self._healthy = start
         """The checkpoint to roll back to: after it the run stayed healthy for a while."""
         self._candidate = start if settings.mode == "auto" else None
@@ -120,33 +124,47 @@ class Controller:
         )
 
     def decide(
-        self, step: int, health: HealthMetrics | None, *, checkpoint: bool = False, may_act: bool = True
+        self,
+        step: int,
+        health: HealthMetrics | None,
+        *,
+        by_env: Mapping[str, HealthMetrics] | None = None,
+        checkpoint: bool = False,
+        may_act: bool = True,
     ) -> Decision:
         """The decision after a step.
 
         Args:
             step: The step that was just trained.
             health: Its measurements; None if no episode of it was played.
+            by_env: Those of each environment of a mixture, which are watched by themselves; the controller acts on the
+                whole run, whose levels are then means over the environments.
             checkpoint: Whether a checkpoint of this step is about to be saved.
             may_act: Whether settings may change now; if not, an alarm waits for a step at which they may.
         """
         if self._settings.mode == "off":
             return self.current
         compares_groups = self.current.settings.credit.compares_groups
-        findings = [] if health is None else self._monitor.observe(step, health, compares_groups=compares_groups)
+        findings: list[Finding] = []
+        if health is not None:
+            findings += self._envs.observe(step, by_env or {}, compares_groups=compares_groups)
+            health = self._envs.mean_of(health)
+            findings += self._monitor.observe(step, health, compares_groups=compares_groups)
         self._judge_checkpoints(step)
         metrics = self._metrics() | (health.metrics() if health is not None else {})
+        metrics |= {name: value for env, own in (by_env or {}).items() for name, value in env_metrics(env, own)}
         self._trained_from = step
         action = self._choose_action(step) if may_act and self._settings.mode == "auto" else None
         if action is not None:
             self._apply(action)
         if checkpoint and self._settings.mode == "auto" and self._monitor.healthy and self._candidate is None:
-            self._candidate = _Checkpoint(step=step, monitor=self._monitor.state_dict())
+            self._candidate = self._remember(step)
         return replace(self.current, action=action, findings=tuple(findings), metrics=metrics)
 
     def state_dict(self) -> dict[str, object]:
         return {
             "monitor": self._monitor.state_dict(),
+            "envs": self._envs.state_dict(),
             "enabled": self._enabled,
             "critic_warmup_until": self._critic_warmup_until,
             "healthy": _pack(self._healthy),
@@ -161,6 +179,7 @@ class Controller:
         assert isinstance(enabled, bool)
         self._enabled = enabled
         self._monitor.load_state_dict(_section(state, "monitor"))
+        self._envs.load_state_dict(_section({"envs": {}, **state}, "envs"))  # a checkpoint may be older than this
         self._healthy = _unpack(_section(state, "healthy"))
         self._candidate = None if state["candidate"] is None else _unpack(_section(state, "candidate"))
         self._critic_warmup_until = _whole(state, "critic_warmup_until")
@@ -204,7 +223,12 @@ class Controller:
             self._rollbacks += 1
             self._trained_from = action.rollback_to
             self._monitor.load_state_dict(self._healthy.monitor)
+            self._envs.load_state_dict(self._healthy.envs)
         self._monitor.restart()
+        self._envs.restart()
+
+    def _remember(self, step: int) -> _Checkpoint:
+        return _Checkpoint(step=step, monitor=self._monitor.state_dict(), envs=self._envs.state_dict())
 
     def _warmup_from(self, step: int) -> int:
         """A critic that the run itself does not have is trained before the policy learns from its values."""
@@ -213,11 +237,12 @@ class Controller:
 
 
 def _pack(checkpoint: _Checkpoint) -> dict[str, object]:
-    return {"step": checkpoint.step, "monitor": dict(checkpoint.monitor)}
+    return {"step": checkpoint.step, "monitor": dict(checkpoint.monitor), "envs": dict(checkpoint.envs)}
 
 
 def _unpack(state: Mapping[str, object]) -> _Checkpoint:
-    return _Checkpoint(step=_whole(state, "step"), monitor=_section(state, "monitor"))
+    envs = _section({"envs": {}, **state}, "envs")  # a checkpoint may be older than this
+    return _Checkpoint(step=_whole(state, "step"), monitor=_section(state, "monitor"), envs=envs)
 
 
 def _whole(state: Mapping[str, object], name: str) -> int:

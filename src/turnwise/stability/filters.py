@@ -8,13 +8,14 @@ Sources: RAGEN (arXiv 2504.20073), StarPO-S's uncertainty filter, `top_fraction`
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from turnwise.errors import ConfigError
 from turnwise.plugins import PluginKind, check_arguments, find_function, name_object, require_name
+from turnwise.rollout.mixture_sampler import share_out
 from turnwise.rollout.summary import reward_std
 from turnwise.settings import Settings
 from turnwise.types import Group
@@ -92,24 +93,54 @@ class Selection:
     given: int
     zero_variance: int
     """Groups whose trajectories all have the same reward."""
+    by_env: "Mapping[str, Selection]" = field(default_factory=dict)
+    """Of a mixture: by environment, whose groups are filtered by themselves."""
 
     def metrics(self, refills: int = 0) -> dict[str, float]:
         """`{"filter/kept": 8, "filter/dropped": 24, "filter/zero_variance": 5, "filter/refills": 3, ...}`."""
-        return {
+        metrics = {
             "filter/kept": float(len(self.kept)),
             "filter/dropped": float(self.given - len(self.kept)),
             "filter/zero_variance": float(self.zero_variance),
             "filter/refills": float(refills),
             "filter/nothing_left": float(not self.kept),
         }
+        for name, own in self.by_env.items():
+            counts = {key: own.metrics()[f"filter/{key}"] for key in ("kept", "dropped", "zero_variance")}
+            metrics |= {f"filter/env={name}/{key}": count for key, count in counts.items()}
+        return metrics
 
 
 def select(groups: Sequence[Group], settings: FilterSettings, *, most: int | None = None) -> Selection:
     """Chooses the groups to train on, `most` of them at most: `select(groups, settings).kept` is (0, 3).
 
+    In a mixture, the groups of each environment are ranked by themselves, since rewards of different environments have
+    no common scale, and each gets its part of `most`.
+
     If more than `most` pass, the best stay: those with the highest reward std; under `nonzero`, which does not rank,
     the first.
     """
+    places = _places_by_env(groups)
+    if not places:
+        return _select(groups, settings, most)
+    parts = share_out(len(groups) if most is None else most, {name: len(own) for name, own in places.items()})
+    by_env, kept = {}, []
+    for name, own in places.items():
+        by_env[name] = _select([groups[place] for place in own], settings, parts[name])
+        kept += [own[index] for index in by_env[name].kept]
+    flat = sum(one.zero_variance for one in by_env.values())
+    return Selection(kept=tuple(sorted(kept)), given=len(groups), zero_variance=flat, by_env=by_env)
+
+
+def _places_by_env(groups: Sequence[Group]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        if group.task.env:
+            places.setdefault(group.task.env, []).append(place)
+    return places
+
+
+def _select(groups: Sequence[Group], settings: FilterSettings, most: int | None) -> Selection:
     ranking = _check_indices(settings.function()(groups, **settings.arguments()), len(groups), settings.rule)
     kept = ranking if most is None else ranking[:most]
     flat = sum(std == 0 for std in _stds(groups))

@@ -55,14 +55,17 @@ class Finding:
     evidence: Evidence
     causes: tuple[str, ...] = ()
     """What may be behind it, looked up in the run's data, in words."""
+    env: str = ""
+    """The environment of a mixture that it is about; empty: the whole run."""
 
     @property
     def sentence(self) -> str:
-        """`turns have become much longer or shorter (response_length 90, was 30)`."""
+        """`turns have become much longer or shorter (response_length 90, was 30)`; of a mixture, `bandit: ...`."""
+        words = f"{self.env}: {SENTENCES[self.kind]}" if self.env else SENTENCES[self.kind]
         if self.causes:
-            return f"{SENTENCES[self.kind]}; likely causes: {'; '.join(self.causes)}"
+            return f"{words}; likely causes: {'; '.join(self.causes)}"
         numbers = ", ".join(f"{name} {value:.3g}, was {before:.3g}" for name, (value, before) in self.evidence.items())
-        return f"{SENTENCES[self.kind]} ({numbers})"
+        return f"{words} ({numbers})"
 
     def to_json(self) -> dict[str, object]:
         """A line of a run's `findings.jsonl`."""
@@ -72,4 +75,5 @@ class Finding:
             "severity": self.severity,
             "sentence": self.sentence,
             "evidence": {name: {"now": now, "healthy": healthy} for name, (now, healthy) in self.evidence.items()},
+            **({"env": self.env} if self.env else {}),
         }

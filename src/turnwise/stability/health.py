@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from turnwise.rollout.summary import reward_std
+from turnwise.rollout.summary import by_env, reward_std
 from turnwise.stability.signal import RewardSignal, measure_signal
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -108,6 +108,12 @@ def measure_health(
         context_full=_mean(float(t.stop is StopReason.CONTEXT_FULL) for t in played),
         signal=measure_signal(groups),
     )
+
+
+def measure_envs(groups: Sequence[Group]) -> dict[str, HealthMetrics]:
+    """The health of each environment of a mixture, from its own groups; empty outside a mixture."""
+    measured = {name: measure_health(own, {}) for name, own in by_env(groups).items()}
+    return {name: health for name, health in measured.items() if health is not None}
 
 
 def action_entropy(turns: Sequence[Turn]) -> float:

@@ -15,7 +15,8 @@ from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
 from turnwise.envs.chaos import with_chaos
-from turnwise.envs.registry import describe_env, make_env
+from turnwise.envs.mixture import Mixture, first_tasks, members_of
+from turnwise.envs.registry import EnvSettings, describe_env, make_env
 from turnwise.envs.workers.env import in_workers
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
@@ -57,12 +58,16 @@ def assemble(
 ) -> Components:
     """Makes every component once; `env` and `tasks` replace those that the config names."""
     env = choose_env(config, env)
+    refuse_own_tasks(env, tasks)
+    _refuse_compaction(env, config)
     train_tasks = env.tasks("train") if tasks is None else tasks
     _require_tasks(train_tasks, "train")
     test_tasks = held_out_tasks(env, config, tasks)
-    opening = asyncio.run(smoke_test_env(env, train_tasks[:_SMOKE_TASKS]))
+    tested = [asyncio.run(smoke_test_env(one, own[:_SMOKE_TASKS])) for one, own in members_of(env, train_tasks)]
+    opening = tested[0]
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
-    require_context(loaded.context_limit, config.rollout.context_tokens or config.rollout.turn_tokens)
+    for limits in (config.rollout, *(env.entries.values() if isinstance(env, Mixture) else ())):
+        require_context(loaded.context_limit, limits.context_tokens or limits.turn_tokens or 1)
     autocast = torch.bfloat16 if config.model.autocast else None
     ledger = ledger or Ledger()
     render = make_render(loaded.tokenizer, config.render)
@@ -87,34 +92,73 @@ def assemble(
 
 def choose_env(config: Config, env: Env | None) -> Env:
     """The environment at hand, or else the one that the config names, in as many workers as the config says."""
-    settings = config.env
-    chosen = make_env(settings) if env is None else with_chaos(env, settings.chaos)
+    settings, chosen = config.env, make_env(config.env) if env is None else env
+    if isinstance(settings, EnvSettings):
+        return _in_workers(chosen, settings, given=env is not None)
+    assert isinstance(chosen, Mixture), "what the config describes"
+    placed = {
+        name: entry.model_copy(update={"env": _in_workers(entry.env, settings.mixture[name], given=env is not None)})
+        for name, entry in chosen.entries.items()
+    }
+    return Mixture(placed, sampling=chosen.sampling)
+
+
+def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
+    """The environment in the workers that its settings ask for; `given` in Python, it has no faults of theirs yet."""
+    chosen = with_chaos(env, settings.chaos) if given else env
     if not settings.workers or chosen.workers:
         return chosen
-    own = settings if env is None else describe_env(env).model_copy(update={"chaos": settings.chaos})
+    own = settings
+    if given:
+        described = describe_env(env)
+        assert isinstance(described, EnvSettings), "a mixture is placed one by one"
+        own = described.model_copy(update={"chaos": settings.chaos})
     return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
 
 
 def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
-    """The tasks to evaluate on: the first of the split, or of `tasks` in its place."""
+    """The tasks to evaluate on: the first of the split, or of `tasks`; in a mixture, those of each environment."""
     settings = config.evaluate
     held_out = env.tasks(settings.split) if tasks is None else tasks
     _require_tasks(held_out, settings.split)
-    held_out = held_out[: settings.tasks]
+    held_out = first_tasks(held_out, settings.tasks)
     choose_fields(held_out, settings.group_by)
     return held_out
 
 
+def refuse_own_tasks(env: Env, tasks: Sequence[Task] | None) -> None:
+    """Tasks that come beside a mixture belong to none of its environments."""
+    if isinstance(env, Mixture) and tasks is not None:
+        raise EnvError("tasks: a mixture plays the tasks of its environments: give them there (env.mixture.NAME.tasks)")
+
+
+def _refuse_compaction(env: Env, config: Config) -> None:
+    """A program decides itself what the model reads, so there is nothing to compact here."""
+    members = env.entries.values() if isinstance(env, Mixture) else ()
+    if config.rollout.compaction is not None and all(
+        one.keeps_conversation for one in [m.env for m in members] or [env]
+    ):
+        raise EnvError(
+            f"rollout.compaction: {type(env).__name__} keeps its own conversation: compact it in the program"
+        )
+
+
 def sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
-    """The text of some episodes: the environment's, and its expert's where it has one."""
+    """The text of some episodes: the environment's, and its expert's where it has one; of a mixture, of each."""
+    members = list(members_of(env, tasks))
+    for one, own in members:
+        yield from _sample_texts(one, own[: -(-_TEXT_SAMPLES // len(members))])
+
+
+def _sample_texts(env: Env, tasks: Sequence[Task]) -> Iterator[str]:
     for spec in env.tools:
         arguments = ", ".join(spec.parameters.get("properties") or {})  # type: ignore[arg-type]  # an object's keys
         yield f"{spec.name}({arguments}): {spec.description}"
     agent: Agent = ExpertAgent() if env.has_expert else ScriptedAgent()
     limits = Limits(max_turns=_TEXT_TURNS)
     played = []
-    for place, task in enumerate(tasks[:_TEXT_SAMPLES]):
-        episode = asyncio.run(run_episode(agent, env.spawn(), task, episode_seed=place, limits=limits))
+    for place, task in enumerate(tasks):
+        episode = asyncio.run(run_episode(agent, env.spawn_for(task), task, episode_seed=place, limits=limits))
         played.append(episode)
         yield from (format_message(m) if m.role == "assistant" else m.content for m in episode.messages)
     report_failures(played, "sampled episode")
@@ -128,7 +172,7 @@ async def smoke_test_env(env: Env, tasks: Sequence[Task]) -> tuple[Message, ...]
     hello = ScriptedAgent(replies=["Hello."])
     failures = []
     for task in tasks:
-        episode = await run_episode(hello, env.spawn(), task, episode_seed=0, limits=Limits(max_turns=1))
+        episode = await run_episode(hello, env.spawn_for(task), task, episode_seed=0, limits=Limits(max_turns=1))
         if not episode.failure:
             return tuple(itertools.takewhile(lambda message: message.role != "assistant", episode.messages))
         failures.append(episode.failure)

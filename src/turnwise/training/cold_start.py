@@ -18,13 +18,12 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import SFTSettings
 from turnwise.models.loading import load_weights, save_model
-from turnwise.rollout import Shuffled
 from turnwise.runs import Checkpoints, RunDirectory, load_state, read_trajectories, save_state
 from turnwise.seeds import derive_seed
 from turnwise.training.build import Components
 from turnwise.training.interruption import StopSignal
 from turnwise.training.recorder import Recorder
-from turnwise.training.sft import count_sft_steps, play_expert, read_chats, run_sft
+from turnwise.training.sft import count_sft_steps, draw_demonstrated, play_expert, read_chats, run_sft
 from turnwise.types import Task, Trajectory
 
 _logger = logging.getLogger(__name__)
@@ -110,7 +109,7 @@ class ColdStart:
         tasks = demonstrated_tasks(parts, settings.split)
         return await play_expert(
             parts.env,
-            Shuffled(tasks, per_step=settings.demonstrations, seed=self._seed).draw(0),
+            draw_demonstrated(parts.env, tasks, settings.demonstrations, self._seed),
             render=parts.render,
             limits=self._rollout,
             context_limit=parts.engine.context_limit,
@@ -164,7 +163,7 @@ def require_demonstrations(settings: SFTSettings | None, parts: Components) -> N
     elif not parts.env.has_expert:
         parts.env.expert()  # its error says what to do
     else:
-        demonstrated_tasks(parts, settings.split)
+        draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=0)
 
 
 def demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:

@@ -14,6 +14,7 @@ from turnwise.agents.replay import Changes, ReplayAgent
 from turnwise.config import Config
 from turnwise.errors import RunError
 from turnwise.rollout import run_episode
+from turnwise.rollout.limits import limits_for
 from turnwise.runs import write_trajectories
 from turnwise.runs.episodes import EpisodeLine, StoredEpisode, TurnRecord
 from turnwise.runs.store import Decode
@@ -70,14 +71,14 @@ def branch_episode(config: Config, stored: StoredEpisode, point: BranchPoint) ->
         changes=point.changes,
         version=_step_of(config.model.name),
     )
-    limits = config.rollout
+    limits = limits_for(components.env, stored.trajectory.task, config.rollout)
     if point.turns is not None:
         most = min(limits.max_turns, point.from_turn - 1 + point.turns)
         limits = limits.model_copy(update={"max_turns": most})
     trajectory = asyncio.run(
         run_episode(
             agent,
-            components.env.spawn(),
+            components.env.spawn_for(stored.trajectory.task),
             stored.trajectory.task,
             episode_seed=stored.trajectory.episode_seed,
             limits=limits,

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from turnwise.agents import DemonstratingExpert
 from turnwise.envs.base import Env
+from turnwise.envs.mixture import MixedTasks, Mixture
 from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import SFTSettings
 from turnwise.render.base import Render
 from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
+from turnwise.rollout.limits import limits_for
+from turnwise.rollout.mixture_sampler import share_out
 from turnwise.seeds import derive_seed
 from turnwise.training.forked import map_forked
 from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
@@ -27,6 +30,27 @@ _logger = logging.getLogger(__name__)
 
 _PER_WORKER = 8
 """Demonstrations under way at once for each of the environment's workers."""
+
+
+def draw_demonstrated(env: Env, tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    """The tasks that the expert plays; in a mixture, each environment's own number, or its share of `count`."""
+    if not isinstance(env, Mixture) or not isinstance(tasks, MixedTasks):
+        return Shuffled(tasks, per_step=count, seed=seed).draw(0)
+    own = {name: entry.demonstrations for name, entry in env.entries.items()}
+    left = count - sum(number or 0 for number in own.values())
+    weights = {name: env.entries[name].weight for name, number in own.items() if number is None}
+    if weights and left < 1:
+        raise ConfigError(
+            f"sft.demonstrations: {count} leaves none for {' and '.join(weights)} beside the numbers that "
+            "env.mixture gives others: raise it"
+        )
+    shares = share_out(left, weights) if weights else {}
+    drawn: list[Task] = []
+    for name, number in own.items():
+        wanted = shares[name] if number is None else number
+        if wanted:
+            drawn += Shuffled(tasks.parts[name], per_step=wanted, seed=derive_seed(seed, name)).draw(0)
+    return drawn
 
 
 async def play_expert(
@@ -45,7 +69,9 @@ async def play_expert(
 
     async def play(place: int) -> Trajectory:
         episode_seed = derive_seed(seed, "expert", place)
-        return await run_episode(expert, env.spawn(), tasks[place], episode_seed=episode_seed, limits=limits)
+        task = tasks[place]
+        own = limits_for(env, task, limits)
+        return await run_episode(expert, env.spawn_for(task), task, episode_seed=episode_seed, limits=own)
 
     async def play_all(places: range) -> list[Trajectory]:
         return [await play(place) for place in places]

@@ -14,7 +14,7 @@ from pathlib import Path
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
-from turnwise.envs.registry import describe_env
+from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.forward_runner import ForwardRunner
@@ -41,7 +41,7 @@ from turnwise.runs.lock import lock_run
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sources import write_sources
-from turnwise.stability import Controller, Decision, Information, measure_health, select
+from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health, select
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.cold_start import ColdStart, require_demonstrations
@@ -86,8 +86,10 @@ def run_training(
     if env is not None:
         described = describe_env(env)
         given = config.env
-        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
-        config = config.model_copy(update={"env": described.model_copy(update=kept)})
+        if isinstance(given, EnvSettings):
+            kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
+            described = described.model_copy(update=kept)
+        config = config.model_copy(update={"env": described})
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         stack.enter_context(one_line_disk_error(Path(run)))
@@ -250,7 +252,13 @@ class Trainer:
                 clipped = update.first_clip_fraction if on_policy else None
                 health = measure_health(rollouts.groups, update.metrics, information, clipped)
             saves = self._due(step, self.config.checkpoint.every)
-            return self.controller.decide(step, health, checkpoint=saves, may_act=not self.waiting)
+            return self.controller.decide(
+                step,
+                health,
+                by_env=measure_envs(rollouts.groups) if health is not None else {},
+                checkpoint=saves,
+                may_act=not self.waiting,
+            )
 
     def _measure_information(self, rollouts: RolloutBatch) -> Information | None:
         """Mutual information between prompts and reasoning."""

@@ -237,6 +237,7 @@ class WorkerEnv(Env):
 def _birth(env: Env, settings: EnvSettings | None) -> Birth:
     cls = type(env.prototype)
     described = settings or describe_env(env)
+    assert isinstance(described, EnvSettings), "a mixture is placed one by one"
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     in_file = cls.__module__ == "__main__" or cls.__module__.startswith("turnwise_user_")
     name = f"{Path(file).resolve()}:{cls.__qualname__}" if in_file and file else f"{cls.__module__}:{cls.__qualname__}"

@@ -5,6 +5,7 @@ may have chosen it, and a missing number is a dash.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,6 +36,7 @@ from turnwise.runs.report.tables import (
 from turnwise.runs.report.token_view import list_modes, show_tokens
 from turnwise.runs.retention import Thinned
 
+_ENV_SUCCESS = re.compile(r"(rollout|evaluate)/env=(?P<env>[^/]+)/success")
 _CURVES = (
     ("Reward", "rollout/reward"),
     ("Entropy of the policy", "policy/entropy"),
@@ -162,10 +164,30 @@ def _curves(view: View, events: Sequence[tuple[float, str]]) -> list[tuple[str, 
     # A single channel is the reward, which has a curve already.
     further = [(f"Reward: {name.removeprefix('reward/')}", name) for name in channels] if len(channels) > 1 else []
     lines = [(title, _series(title, train, name)) for title, name in (*_CURVES, *further)]
+    by_env = _success_by_env(view)
     return [
-        (title, draw_lines([line], label=title, width=430, height=190, events=events))
-        for title, line in lines
-        if any(map(math.isfinite, line.y))
+        *((title, draw_lines(pair, label=title, width=430, height=190, between=(0, 1))) for title, pair in by_env),
+        *(
+            (title, draw_lines([line], label=title, width=430, height=190, events=events))
+            for title, line in lines
+            if any(map(math.isfinite, line.y))
+        ),
+    ]
+
+
+def _success_by_env(view: View) -> list[tuple[str, list[Series]]]:
+    """Of a mixture: each environment's success, sampled in training and held out with its interval."""
+    train, held_out = view.stage("train"), view.stage("evaluate")
+    matches = [_ENV_SUCCESS.fullmatch(name) for record in (*train, *held_out) for name in record]
+    return [
+        (
+            f"Success: {env}",
+            [
+                _series("sampled in training", train, f"rollout/env={env}/success"),
+                _series("held out", held_out, f"evaluate/env={env}/success", evaluated=True),
+            ],
+        )
+        for env in dict.fromkeys(match["env"] for match in matches if match)
     ]
 
 

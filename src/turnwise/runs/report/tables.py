@@ -25,6 +25,10 @@ _STOPS: Mapping[str, str] = {
 """By stop reason that truncates an episode."""
 
 
+_OWN = ("weight", "group_size", "max_turns", "turn_tokens", "reward_scale", "opens_after")
+"""What an environment of a mixture may have of its own that a report shows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table as the template shows it."""
@@ -52,7 +56,7 @@ def describe_run(config: Mapping[str, object]) -> Table:
     rollout = f"{at('rollout.groups_per_step')} tasks × {at('rollout.group_size')} episodes a step"
     limits = f"up to {at('rollout.max_turns')} turns of {at('rollout.turn_tokens')} tokens"
     lines = [
-        ("environment", _with_arguments(at("env.name"), at("env.args"))),
+        *_describe_envs(config),
         ("model", _with_arguments(at("model.name"), at("model.small") if at("model.name") == "small" else None)),
         ("cold start", _describe_cold_start(at("sft"))),
         ("episodes", f"{rollout}, {limits}" if at("rollout.groups_per_step") is not None else ""),
@@ -62,6 +66,20 @@ def describe_run(config: Mapping[str, object]) -> Table:
         ("seed", "" if at("seed") is None else str(at("seed"))),
     ]
     return Table.of((), [(label, words) for label, words in lines if words])
+
+
+def _describe_envs(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The environment, or a row for each of a mixture with what it has of its own."""
+    mixture = look_up(config, "env.mixture")
+    if not isinstance(mixture, Mapping):
+        yield "environment", _with_arguments(look_up(config, "env.name"), look_up(config, "env.args"))
+        return
+    for name, entry in mixture.items():
+        given = entry if isinstance(entry, Mapping) else {}
+        own = {key: value for key, value in given.items() if key in _OWN and value not in (None, {})}
+        arguments = given.get("args")
+        yield f"environment {name}", _with_arguments(given.get("name"), {**(arguments or {}), **own})
+    yield "sampling", str(look_up(config, "env.sampling") or "")
 
 
 def list_evaluations(records: Sequence[Record]) -> Table:
