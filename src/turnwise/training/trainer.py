@@ -83,13 +83,7 @@ def run_training(
     `learners` are those of all processes. Ctrl-C, SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
-    if env is not None:
-        described = describe_env(env)
-        given = config.env
-        if isinstance(given, EnvSettings):
-            kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
-            described = described.model_copy(update=kept)
-        config = config.model_copy(update={"env": described})
+    config = config if env is None else _record_env(config, env)
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         stack.enter_context(one_line_disk_error(Path(run)))
@@ -134,6 +128,15 @@ def run_training(
         with one_line_out_of_memory():
             runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
+
+
+def _record_env(config: Config, env: Env) -> Config:
+    """The config with an environment that was made in Python, as a recipe would name it."""
+    described, given = describe_env(env), config.env
+    if isinstance(given, EnvSettings):
+        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
+        described = described.model_copy(update=kept)
+    return config.model_copy(update={"env": described})
 
 
 class Trainer:
