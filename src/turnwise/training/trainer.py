@@ -98,14 +98,7 @@ def run_training(
                 stack.callback(parts.env.close_workers)
             if not resume:
                 require_demonstrations(config.sft, parts)
-            learners.load_model(
-                parts.loaded,
-                config.model,
-                seed=config.seed,
-                autocast=parts.autocast,
-                shard=config.learner.shard,
-                ledger=ledger,
-            )
+            _load_model(learners, config, parts)
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
             stack.enter_context(reduced_gc())
@@ -128,6 +121,17 @@ def run_training(
         with one_line_out_of_memory():
             runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
+
+
+def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> None:
+    learners.load_model(
+        parts.loaded,
+        config.model,
+        seed=config.seed,
+        autocast=parts.autocast,
+        shard=config.learner.shard,
+        ledger=parts.ledger,
+    )
 
 
 def _record_env(config: Config, env: Env) -> Config:
