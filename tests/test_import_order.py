@@ -182,6 +182,7 @@ def test_nothing_prints_but_the_command_line():
         "turnwise",
         "turnwise.envs",
         "turnwise.envs.encyclopedia.env",
+        "turnwise.envs.workers.nursery",
         "turnwise.engines",
         "turnwise.compute.process",
         "turnwise.render.formats",

@@ -71,8 +71,12 @@ class Fleet:
             )
         chosen.episodes.add(episode)
         chosen.attach(asyncio.get_running_loop())
-        while chosen.ready is None and not chosen.cause:
-            await asyncio.sleep(_LOOK)
+        try:
+            while chosen.ready is None and not chosen.cause:
+                await asyncio.sleep(_LOOK)
+        except asyncio.CancelledError:
+            self.release(chosen, episode, finished=False)
+            raise
         return chosen
 
     def release(self, worker: Worker, episode: int, *, finished: bool) -> None:

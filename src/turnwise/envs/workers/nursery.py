@@ -1,4 +1,4 @@
-"""The process that forks workers. It has neither threads nor torch, so a fork of it is safe and takes milliseconds.
+"""The process that forks workers. It has no threads of its own and no torch: a fork is safe and takes milliseconds.
 
 Invariant: a worker leads a process group of its own, and what is left of the group is killed when the worker has ended.
 When the trainer is gone, so are the nursery and all workers.
@@ -135,7 +135,10 @@ def run_nursery(control: socket.socket) -> None:
     workers: dict[int, int] = {}  # pid -> number
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        # A scheduler may signal every process of a job: the trainer alone decides when it is over. Not SIG_IGN, which
+        # the programs that tools start would inherit.
+        signal.signal(number, _note)
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     while True:
         ready = select.select([control, woken], [], [])[0]
@@ -165,6 +168,10 @@ def run_nursery(control: socket.socket) -> None:
             workers[pid] = number
     for pid in workers:
         _kill_group(pid)
+
+
+def _note(number: int, frame: object) -> None:
+    """A signal wakes the nursery up, and does nothing else."""
 
 
 def _read_frame(control: socket.socket) -> tuple[object, ...]:
