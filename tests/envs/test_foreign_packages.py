@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from turnwise.agents import ExpertAgent
 from turnwise.envs import check_env
 from turnwise.envs.adapters.child import ChildLostError, Children, ChildTimeoutError, ForeignError, require_package
 from turnwise.envs.adapters.foreign_game import ForeignGame
 from turnwise.errors import EnvError
+from turnwise.rollout import Limits, run_episode
 from turnwise.types import Message, Task
 
 
@@ -171,6 +173,24 @@ def test_a_game_in_a_child_by_hand():
         await game.close()
 
     asyncio.run(play())
+
+
+def test_the_wait_for_a_busy_process_is_no_failure():
+    """Eight episodes of half a second share one process, and a call may take two seconds, or one in the rollout."""
+
+    class Slow(Walk):
+        server = "fake_worlds:SlowCorridor"
+
+    env = Slow(think=False, rooms=1, seconds=2.0)
+    tasks = [env.tasks("train")[place] for place in range(8)]
+
+    async def play(task):
+        return await run_episode(ExpertAgent(), env.spawn(), task, episode_seed=0, limits=Limits(env_seconds=1.0))
+
+    async def play_all():
+        return await asyncio.gather(*map(play, tasks))
+
+    assert [episode.failure for episode in asyncio.run(play_all())] == [""] * 8
 
 
 @pytest.mark.parametrize("end", ["hang", "die"])

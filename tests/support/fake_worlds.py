@@ -80,3 +80,11 @@ class Corridor(WorldServer):
             "done": left <= 0,
             "key": f"{world['at']} of {world['to']}",
         }
+
+
+class SlowCorridor(Corridor):
+    """Takes half a second to make a world."""
+
+    def make(self, setup):
+        time.sleep(0.5)
+        return super().make(setup)

@@ -140,6 +140,11 @@ class Bfcl(Env):
         asked = Message(role="user", content=dialogue.asked[dialogue.turn])
         return Step(messages=(asked,), metrics=_counts(dialogue))
 
+    @property
+    def has_deadline(self) -> bool:
+        """Each call has one in its process; the wait for a turn there, behind other episodes, is no hang."""
+        return True
+
     async def close(self) -> None:
         dialogue, self._dialogue = self._dialogue, None
         if dialogue is not None and self._generation is not None:

@@ -174,6 +174,11 @@ class ForeignGame(TextGame):
         twin._thread = twin._seat = None
         return twin
 
+    @property
+    def has_deadline(self) -> bool:
+        """Each call has one in its process; the wait for a turn there, behind other episodes, is no hang."""
+        return True
+
     async def close(self) -> None:
         if self._seat is not None:
             await self.run_game(self._leave)

@@ -110,6 +110,11 @@ class ReasoningGym(Env):
         )
 
     @property
+    def has_deadline(self) -> bool:
+        """Each call has one in its process; the wait for a turn there, behind other episodes, is no hang."""
+        return True
+
+    @property
     def has_expert(self) -> bool:
         return self._dataset not in _WITHOUT_ANSWER
 
