@@ -46,6 +46,9 @@ EXCUSED = {
     r"turnwise train examples/openenv/": "needs a server of the openenv package: make test-interop runs it",
     r"turnwise serve-mcp ": "serves until it is stopped: tests/interop/test_serve_mcp.py runs it",
     r"turnwise train examples/mcp/": "needs the mcp package: make test-interop runs it",
+    r"turnwise (check|play|train) (reasoning.gym|textworld|alfworld|scienceworld|textarena|bfcl)": "needs its package: "
+    "make test-envs plays each",
+    r"(?s).*AlfWorldServer\(": "needs the alfworld package: tests/interop/envs/test_alfworld.py makes such files",
     r"(?s).*MCPTools\(": "needs the mcp package and a pretrained model: tests/interop has such environments",
     r"turnwise gateway ": "serves until it is stopped; tests/gateway/test_collect.py runs it",
     r"PYTHONPATH=examples/any_agent turnwise train .*openai_sdk": "needs the openai package: make test-interop runs it",
