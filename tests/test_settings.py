@@ -250,6 +250,8 @@ LAUGHS = "\n".join(["a0: &a0 [lol, lol]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 
         ("[" * 5000, r"^y:1:\d+: not YAML: nested more than 100 deep$"),
         ("? [a, b]\n: c", r"^y:1:3: not YAML: "),
         ("a: \x00", r"^y: not YAML: "),
+        ('a: "\\U00110000"', r"^y: not YAML: chr\(\) arg not in range\(0x110000\)$"),
+        (f"a: 0x{'f' * 9000}", r"cannot be read as int$"),
     ],
     ids=lambda text: text[:24],
 )
