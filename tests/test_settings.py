@@ -273,3 +273,8 @@ def test_aliases_that_stay_small_are_welcome():
 def test_any_text_is_yaml_or_a_mistake_of_the_users(text: str):
     with suppress(ConfigError):
         load_yaml(text, source="y")
+
+
+def test_a_key_that_would_break_the_line_is_escaped():
+    with pytest.raises(ConfigError, match=r"^steps\\n: unknown key in y; [^\n]*$"):
+        parse_settings(Config, {"steps\n": 3}, source="y")

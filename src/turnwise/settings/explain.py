@@ -129,6 +129,11 @@ def explain_value(key: str, error: ValidationError) -> str:
     return f"{key}: expected {expected}, got {show_value(details[0]['input'])}"
 
 
+def one_line(message: str) -> str:
+    """A message with what the user wrote in it, escaped where that would break the line."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in message)
+
+
 def show_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

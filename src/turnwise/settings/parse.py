@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from turnwise.errors import ConfigError
 from turnwise.settings.base import Settings, is_table, sections_at
 from turnwise.settings.data import load_yaml, plain_data
-from turnwise.settings.explain import explain
+from turnwise.settings.explain import explain, one_line
 from turnwise.settings.layers import Layer, Recipe, Whole
 
 S = TypeVar("S", bound=Settings)
@@ -33,7 +33,7 @@ def parse_settings(cls: type[S], data: Mapping[str, object], *, overrides: Seque
         # JSON's strict mode takes a list for a tuple and text for an enum or a path, but never "8" for 8.
         return cls.model_validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
-        message = explain(cls, plain, recipe.origins, source, error.errors(include_url=False))
+        message = one_line(explain(cls, plain, recipe.origins, source, error.errors(include_url=False)))
     raise ConfigError(message)
 
 
@@ -51,7 +51,7 @@ def _set(data: dict[str, object], override: str) -> None:
     """Sets one `a.b=c` in place, making the sections it passes through; a mapping replaces what was there."""
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
-    shown = f"'{override}'" if override.isprintable() else ascii(override)
+    shown = f"'{one_line(override)}'"
     if not equals or not all(path):
         raise ConfigError(f"override {shown}: write it as section.key=value, such as rollout.group_size=8")
     source = f"override {shown}"
