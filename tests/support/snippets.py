@@ -169,7 +169,7 @@ class Session:
             runpy.run_path(words[0], run_name="__main__")
             return
         assert program == "turnwise", f"nothing here runs {program}: teach it, or excuse it with a reason"
-        if words[0] in ("eval", "report", "show"):
+        if words[0] in ("eval", "report", "show", "replay", "rescore"):
             self._grant(words[1])
         elif words == ["runs"]:
             self._grant("\n".join(one.text for one in self._page))
