@@ -5,7 +5,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.envs.mixture import EntryOptions
@@ -55,6 +55,7 @@ def test_fractions_of_a_group_are_owed_until_they_make_one():
     assert drawn[0] == {"a": 1, "b": 1}, "a is owed 1.25 and b .5: a, then b"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=3, max_size=3), st.lists(st.integers(1, 9), max_size=12))
 def test_no_environment_is_a_whole_group_ahead(weights, counts):
     sampler, had, total = make(weights=weights), Counter(), 0
