@@ -15,7 +15,7 @@ from byte_render import ByteRender
 from turnwise import Task
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.engines.scripted import ScriptedEngine
-from turnwise.envs.games.frozen_lake import FrozenLake
+from turnwise.envs.encyclopedia.env import Encyclopedia
 from turnwise.errors import EnvError
 from turnwise.gateway.verifiers import VerifiersEnv
 from turnwise.rollout import Limits, run_episode
@@ -86,7 +86,7 @@ def test_an_episode_that_fails_there_is_never_scored(guess):
 
 def test_ours_runs_there_and_back():
     port = free_port()
-    serve = [sys.executable, "-m", "turnwise", "serve-openenv", "frozen_lake", "--port", str(port)]
+    serve = [sys.executable, "-m", "turnwise", "serve-openenv", "encyclopedia", "--port", str(port)]
     server = subprocess.Popen(serve, stdout=subprocess.DEVNULL)
     wait_for(port)
     try:
@@ -94,10 +94,11 @@ def test_ours_runs_there_and_back():
         there = VerifiersEnv(
             taskset="turnwise_env", command=[PYTHON], path=[EXAMPLES], config=config, tasks=4, test_tasks=1
         )
-        env = FrozenLake()
+        env = Encyclopedia()
         for place in range(2):
-            replies = ["<answer>Right</answer>", "<answer>Down</answer>"] * 60
-            script, task = ScriptedAgent(replies=replies), env.tasks("train")[place]
+            task = env.tasks("train")[place]
+            replies = [f"<answer>{task.data['answers'][0] if place else 'nobody'}</answer>"]
+            script = ScriptedAgent(replies=replies)
             native = asyncio.run(run_episode(script, env.spawn(), task, episode_seed=0, limits=LIMITS))
             remote = play(there, replies, there.tasks("train")[place])
             assert (remote.failure, remote.stop) == ("", StopReason.DONE)
