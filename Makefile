@@ -84,7 +84,8 @@ $(ENVS)/.ready: requirements.txt pyproject.toml tests/interop/envs-requirements.
 
 test-studio: $(STUDIO)/.ready ## Test the studio in headless Chromium, which Debian's packages bring
 	command -v chromium > /dev/null || { apt-get update && apt-get install --yes --no-install-recommends chromium; }
-	OMP_NUM_THREADS=1 $(STUDIO)/bin/python -m pytest tests/studio tests/studio/browser/in_browser.py
+	OMP_NUM_THREADS=1 $(STUDIO)/bin/python -m pytest tests/studio
+	OMP_NUM_THREADS=1 $(STUDIO)/bin/python -m pytest tests/studio/browser/in_browser.py
 
 $(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requirements.txt
 	test -x $(STUDIO)/bin/python || $(PYTHON) -m venv $(STUDIO)
