@@ -14,6 +14,15 @@ ENVS := .venv-envs
 STUDIO := .venv-studio
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
+PIP := -m pip install --quiet --disable-pip-version-check
+
+# With everything pinned; torch first and by itself: asked for by another package, its newest build would bring CUDA along.
+define make-venv
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python $(PIP) "$$(grep '^torch==' requirements.txt)"
+	$(1)/bin/python $(PIP) -r requirements.txt
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs \
   test-studio test-scale check docs mutants format clean
@@ -23,12 +32,9 @@ help: ## Show this list
 
 install: $(READY) ## Make the virtual environment, if it is not there or the pins have changed
 
-# torch first and by itself: asked for by another package, its newest build would bring gigabytes of CUDA along.
 $(READY): requirements.txt pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call make-venv,$(VENV))
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: $(READY) ## Train the embedded agent and compare it with its baselines (minutes on 2 cores; SEED=0)
@@ -41,10 +47,8 @@ test-trackers: $(TRACKERS)/.ready ## Test the trackers with their real packages,
 	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest tests/training/test_trackers.py
 
 $(TRACKERS)/.ready: requirements.txt pyproject.toml
-	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
-	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tensorboard,wandb,mlflow,trackio]"
+	$(call make-venv,$(TRACKERS))
+	$(TRACKERS)/bin/python $(PIP) --editable ".[tensorboard,wandb,mlflow,trackio]"
 	touch $@
 
 test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment and folder
@@ -63,23 +67,19 @@ test-interop: $(INTEROP)/.ready $(OPENENV)/.ready $(VERIFIERS)/.ready ## Test ag
 	$(MAKE) test-envs
 
 $(INTEROP)/.ready: requirements.txt pyproject.toml tests/interop/requirements.txt
-	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
-	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
-	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call make-venv,$(INTEROP))
+	$(INTEROP)/bin/python $(PIP) -r tests/interop/requirements.txt
+	$(INTEROP)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 test-envs: $(ENVS)/.ready ## Test the environments of others with their real packages (minutes; ScienceWorld needs Java)
 	OMP_NUM_THREADS=1 $(ENVS)/bin/python -m pytest tests/interop/envs
 
 $(ENVS)/.ready: requirements.txt pyproject.toml tests/interop/envs-requirements.txt
-	test -x $(ENVS)/bin/python || $(PYTHON) -m venv $(ENVS)
-	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/envs-requirements.txt
-	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "$$(sed -n 's/^# without its dependencies: //p' tests/interop/envs-requirements.txt)"
-	$(ENVS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call make-venv,$(ENVS))
+	$(ENVS)/bin/python $(PIP) -r tests/interop/envs-requirements.txt
+	$(ENVS)/bin/python $(PIP) --no-deps "$$(sed -n 's/^# without its dependencies: //p' tests/interop/envs-requirements.txt)"
+	$(ENVS)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 test-studio: $(STUDIO)/.ready ## Test the studio in headless Chromium, which Debian's packages bring
@@ -88,17 +88,15 @@ test-studio: $(STUDIO)/.ready ## Test the studio in headless Chromium, which Deb
 	OMP_NUM_THREADS=1 $(STUDIO)/bin/python -m pytest tests/studio/browser/in_browser.py
 
 $(STUDIO)/.ready: requirements.txt pyproject.toml tests/studio/browser/requirements.txt
-	test -x $(STUDIO)/bin/python || $(PYTHON) -m venv $(STUDIO)
-	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/studio/browser/requirements.txt
-	$(STUDIO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call make-venv,$(STUDIO))
+	$(STUDIO)/bin/python $(PIP) -r tests/studio/browser/requirements.txt
+	$(STUDIO)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # Each by itself: what one pins of mcp, the other refuses.
 $(OPENENV)/.ready $(VERIFIERS)/.ready: .venv-%/.ready: tests/interop/%.txt
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/$*.txt
+	.venv-$*/bin/python $(PIP) -r tests/interop/$*.txt
 	touch $@
 
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
@@ -117,7 +115,7 @@ docs: $(DOCS)/.ready ## Build the documentation as a site, into site/, without a
 
 $(DOCS)/.ready: docs/requirements.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	$(DOCS)/bin/python $(PIP) -r docs/requirements.txt
 	touch $@
 
 check: $(READY) ## Lint and type-check alone
