@@ -32,7 +32,6 @@ EXCUSED = {
     r"turnwise train gpu-multihop": "a GPU, pretrained weights and questions that the reader writes first",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
-    r"python examples/mixture.py": "many minutes: tests/examples/test_mixture_example.py runs it at the size of a test",
     r"docker ": "needs a daemon of docker",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
     r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
