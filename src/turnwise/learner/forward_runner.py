@@ -122,8 +122,10 @@ class ForwardRunner:
         To be called before the first pass: it, too, is an exchange.
         """
         missing = self.parallel.most(len(micros)) - len(micros)
-        spare = [micro.to(self.device) for micro in batch.micro_batches(1, rows=[batch.shortest_row()])]
-        return missing * spare
+        if not missing:
+            return []
+        spare = batch.micro_batches(1, rows=[batch.shortest_row()])
+        return missing * [micro.to(self.device) for micro in spare]
 
     def logprobs(self, model: nn.Module, batch: Batch, select: torch.Tensor) -> torch.Tensor:
         """Of the selected tokens; zero elsewhere [L]."""
