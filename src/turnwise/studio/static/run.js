@@ -12,12 +12,12 @@ const TABS = { curves: curvesTab, trajectories: browseTab, ledger: ledgerTab, he
 
 export async function runPage(main, [id, tab = "curves"], query) {
   let about = await get(runApi(id));
+  Object.keys(TABS).forEach((name, i) => keys.on(String(i + 1), `tab ${name}`, () => { location.hash = link(runPath(id, `/${name}`)); }));
   const head = h("div"), body = h("div", { class: "tab-body" });
   const drawHead = () => replace(head, figures(about), problemsBox(about.problems), tabs(id, tab));
   drawHead();
   replace(main, head, body);
   let shown = await TABS[tab](body, id, query, about);
-  Object.keys(TABS).forEach((name, i) => keys.on(String(i + 1), `tab ${name}`, () => { location.hash = link(runPath(id, `/${name}`)); }));
   const others = tab === "curves" ? query.getAll("with") : [];
   const stop = onChange([id, ...others], async () => {
     about = await get(runApi(id));
