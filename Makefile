@@ -52,7 +52,8 @@ $(TRACKERS)/.ready: requirements.txt pyproject.toml
 	touch $@
 
 test-newcomer: $(READY) ## The first hour as printed, from a wheel in a fresh environment and folder
-	$(BIN)/python -m pytest tests/newcomer tests/newcomer/whole/first_hour.py
+	$(BIN)/python -m pytest tests/newcomer/whole/first_hour.py
+	$(BIN)/python -m pytest tests/newcomer
 
 test-support: $(READY) ## Train the support agent to its end, by recipe and from Python, with three algorithms (20 minutes)
 	$(BIN)/python -m pytest tests/newcomer/whole/support_learns.py
