@@ -85,7 +85,7 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("missing", MISSING, ids="+".join)
+@pytest.mark.parametrize("missing", MISSING, ids=lambda missing: "+".join(sorted(missing)))
 @pytest.mark.parametrize("isolation", ["best", "kernel"])
 def test_less_than_the_kernel_is_refused_by_name(missing, isolation, monkeypatch):
     """The audit hook is in force in all of these, and counts for nothing."""
