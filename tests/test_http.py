@@ -8,6 +8,7 @@ import socket
 import threading
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,7 +160,8 @@ def test_retry_after_is_read_in_seconds(header, waited, monkeypatch):
     async def note(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    # In this module alone: servers of other tests may sleep in threads of theirs.
+    monkeypatch.setattr("turnwise.http.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": note}))
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     with server((429, b"", (("Retry-After", header),)), (200, b"fine", ())) as (url, _):
         assert post(client_of(url)) == "fine"

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
     "start",
     [
-        "import turnwise; turnwise.train",
+        "import turnwise; turnwise.train(env='bandit', model='small')",
         "from turnwise.cli.main import main; main(['train', 'encyclopedia-grpo'])",
         "from turnwise.compute.process import configure_process; configure_process(); import torch",
     ],
@@ -42,10 +42,17 @@ def test_the_process_is_configured_before_torch_is_loaded(start):
 def test_training_from_python_configures_the_process_even_if_torch_is_loaded(monkeypatch):
     from turnwise import api
 
+    class Launched(Exception):
+        pass
+
+    def launch(train):
+        raise Launched
+
     calls = []
     monkeypatch.setattr(api, "configure_process", lambda: calls.append("configured"))
-    with pytest.raises(api.ConfigError):
-        api.train(env="encyclopedia", algorithm="no such algorithm")
+    monkeypatch.setattr("turnwise.training.launch.launch", launch)
+    with pytest.raises(Launched):
+        api.train(env="encyclopedia", model="small")
     assert calls == ["configured"]
 
 

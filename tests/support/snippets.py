@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -198,7 +199,8 @@ class Session:
 
 def small_sizes(words: Sequence[str]) -> list[str]:
     """The sizes appended to `train` and `eval`, so that minutes become seconds; all else is as printed."""
-    overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+    given = [word for before, word in pairwise(words[1:]) if before != "--chaos"]
+    overrides = [word for word in given if "=" in word and not word.startswith("-")]
     if words[0] == "eval" and Path(words[1]).is_dir():
         return ["evaluate.tasks=2", "evaluate.samples_per_task=2"] if "--json" in words else ["evaluate.tasks=2"]
     config: Config = load_config(words[1], overrides)

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tiny_runs import SFT, Silent, run_tiny, tiny_config
+from turnwise.errors import RunError
 from turnwise.runs import RunDirectory, read_trajectories
 from turnwise.training import recorder as recorder_module
 from turnwise.training.callbacks import Callback
@@ -57,7 +58,7 @@ def test_a_checkpoint_comes_after_the_trajectories_it_stands_for(tmp_path, monke
 
 def test_a_disk_that_is_full_ends_the_run_before_its_next_checkpoint(tmp_path, monkeypatch):
     Slow(monkeypatch, fail_on="train-000001.parquet")
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(RunError, match=r"^[^\n]*No space left on device; what was saved is whole[^\n]*$"):
         run_tiny(tmp_path / "run", steps=2)
     run = RunDirectory.open(tmp_path / "run")
     assert [path.name for path in run.checkpoints.glob("step-*")] == ["step-000000"]

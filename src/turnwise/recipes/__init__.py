@@ -17,6 +17,7 @@ _GROUPS = {
     "Search in the embedded encyclopedia, on a CPU": ("encyclopedia",),
     "Search in documents of your own": ("multihop", "search"),
     "Games: StarPO and StarPO-S": ("starpo",),
+    "Environments of others, and several in one run": ("reasoning", "mixture"),
     "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games", "bench"),
 }

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,7 +108,8 @@ def test_the_waits_between_attempts_double(monkeypatch):
     async def note(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    # In this module alone: servers of other tests may sleep in threads of theirs.
+    monkeypatch.setattr("turnwise.http.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": note}))
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     index = HttpIndex(f"http://127.0.0.1:{free_port()}", attempts=7, backoff=0.5, timeout=1)
     with pytest.raises(SearchDownError, match="refused"):
