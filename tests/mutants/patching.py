@@ -27,7 +27,8 @@ class Imported:
         root = f"{tree.source.parent}/"
         self._functions: Mapping[tuple[str, int], list[types.FunctionType]] = defaultdict(list)
         for one in gc.get_objects():
-            if isinstance(one, types.FunctionType) and one.__code__.co_filename.startswith(f"{root}{PACKAGE}/"):
+            # By type: a dead weak proxy among the objects raises when it is asked for its class.
+            if type(one) is types.FunctionType and one.__code__.co_filename.startswith(f"{root}{PACKAGE}/"):
                 place = (one.__code__.co_filename.removeprefix(root), one.__code__.co_firstlineno)
                 self._functions[place].append(one)
 
