@@ -17,6 +17,7 @@ from turnwise.config import Config
 from turnwise.envs.registry import EnvSettings
 from turnwise.errors import ConfigError
 from turnwise.familiar import FAMILIAR
+from turnwise.reference.docstrings import field_docs
 from turnwise.reference.readers import find_readers
 from turnwise.reference.types import describe_type
 from turnwise.settings import KeyPath, Settings
@@ -92,7 +93,7 @@ def _walk(cls: type[BaseModel], values: Settings, path: KeyPath) -> Iterator[Set
             key=key,
             type=describe_type(field) if table or not sections else f"section, or null: `{key}: {{}}` enables it",
             default=REQUIRED if field.is_required() else _show(getattr(values, name)),
-            about=" ".join((field.description or "").split()),
+            about=field_docs(cls).get(name, ""),
             read_by=find_readers(cls, name),
             known_as=tuple(known for known, ours in FAMILIAR.items() if key in _keys_of(ours)),
         )

@@ -16,7 +16,7 @@ class Settings(BaseModel):
     Files and folders are `str` fields: a default of type `Path` does not pass pydantic's strict JSON mode.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     short_form: ClassVar[str | None] = None
     """The field that plain text stands for: with `name`, a recipe may write `model: small`."""
     short_form_keeps: ClassVar[bool] = True
