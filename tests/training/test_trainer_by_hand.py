@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tiny_runs import Signals, run_tiny, tiny_config
+from turnwise.agents import ScriptedAgent
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError, EnvError, RunError, RunInterrupted, TurnwiseError
 from turnwise.learner.learner import Update
@@ -23,6 +24,7 @@ from turnwise.stability.controller import Action
 from turnwise.training import trainer as module
 from turnwise.training.cold_start import demonstrated_tasks, require_demonstrations
 from turnwise.training.interruption import StopSignal
+from turnwise.training.sampling import SynchronousRollouts
 from turnwise.training.trainer import Trainer, run_training
 
 
@@ -60,7 +62,7 @@ class Engine:
 
 class Collector:
     def __init__(self, events):
-        self.events, self.task_sampler = events, MagicMock()
+        self.events, self.task_sampler, self.fleet = events, MagicMock(), Engine(events)
         self.task_sampler.state_dict.return_value = {"position": 7}
 
     async def collect(self, step, select, *, refill, progress):
@@ -91,7 +93,7 @@ def make(tmp_path, monkeypatch):
             model=SimpleNamespace(state_dict=dict), tokenizer=tokenizer, device="cpu", context_limit=64
         )
         parts = SimpleNamespace(
-            policy=lambda decoding: None,
+            policy=lambda decoding: ScriptedAgent(),
             env=Signals(),
             train_tasks=Signals().tasks("train"),
             test_tasks=Signals().tasks("test"),
@@ -113,8 +115,10 @@ def make(tmp_path, monkeypatch):
             sft_checkpoints=tmp_path / f"{folder}-sft",
             trajectory_file=lambda stage, step: tmp_path / f"{stage}-{step}",
         )
-        one = Trainer(tiny_config(**sections), parts, Learners(events), directory, recorder, StopSignal())
+        config = tiny_config(**sections)
+        one = Trainer(config, parts, Learners(events), directory, recorder, StopSignal())
         one.collector = Collector(events)
+        one.rollouts = SynchronousRollouts(one.collector, config, parts)
         one.events = events
         return one
 

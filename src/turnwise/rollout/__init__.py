@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from turnwise.rollout.collector import RolloutBatch, RolloutCollector
     from turnwise.rollout.episode import run_episode
     from turnwise.rollout.failures import report_failures
+    from turnwise.rollout.fleet import Fleet, GroupJob, LocalWorker, RolloutWorker, WorkerLost
     from turnwise.rollout.groups import run_groups
     from turnwise.rollout.limits import Limits, RolloutSettings
     from turnwise.rollout.summary import reward_std, summarise
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decoding",
+    "Fleet",
+    "GroupJob",
     "Limits",
+    "LocalWorker",
     "RolloutBatch",
     "RolloutCollector",
     "RolloutSettings",
+    "RolloutWorker",
     "Shuffled",
     "TaskSampler",
+    "WorkerLost",
     "report_failures",
     "reward_std",
     "run_episode",
@@ -34,6 +40,7 @@ __getattr__ = lazy_names(
         "collector": ["RolloutBatch", "RolloutCollector"],
         "episode": ["run_episode"],
         "failures": ["report_failures"],
+        "fleet": ["Fleet", "GroupJob", "LocalWorker", "RolloutWorker", "WorkerLost"],
         "groups": ["run_groups"],
         "limits": ["Decoding", "Limits", "RolloutSettings"],
         "summary": ["reward_std", "summarise"],

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnwise.agents.base import Agent
+from turnwise.agents.decoding import Decoding
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import EntryOptions, MixedTasks, Mixture
 from turnwise.ledger import Ledger
-from turnwise.rollout.groups import run_groups
+from turnwise.rollout.failures import report_failures
+from turnwise.rollout.fleet import Fleet, GroupJob, LocalWorker
+from turnwise.rollout.groups import run_together
 from turnwise.rollout.limits import RolloutSettings
 from turnwise.rollout.mixture_sampler import MixtureSampler
 from turnwise.rollout.task_sampler import TaskSampler
 from turnwise.seeds import derive_seed
+from turnwise.tools.watchdog import watching
 from turnwise.types import Group, Task
 
 
@@ -51,7 +55,7 @@ class RolloutBatch:
     """Rounds of further tasks that were sampled."""
     seconds: float
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of the task sampler: of a mixture, each environment's share and success."""
+    """Metrics of the task sampler (of a mixture, each environment's share and success) and of the fleet."""
 
     @property
     def kept(self) -> list[Group]:
@@ -74,9 +78,16 @@ class RolloutCollector:
         *,
         seed: int,
         ledger: Ledger | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
-        self.task_sampler = _make_sampler(env, tasks, settings, derive_seed(seed, "tasks"))
-        self._agent, self._env, self._settings, self._seed, self._ledger = agent, env, settings, seed, ledger
+        """Without a `fleet`, the agent plays in this process."""
+        self.task_sampler = make_task_sampler(env, tasks, settings, derive_seed(seed, "tasks"))
+        self._env, self._settings, self._seed, self._ledger = env, settings, seed, ledger or Ledger()
+        self._progress = _Progress()
+        self._counts_episodes = fleet is None
+        self.fleet = fleet or Fleet(
+            [LocalWorker(agent, env, settings, concurrency=settings.concurrency, on_episode=self._progress.advance)]
+        )
 
     async def collect(
         self, step: int, select: GroupFilter, *, refill: int, progress: Callable[[int, int], None]
@@ -93,35 +104,61 @@ class RolloutCollector:
             selection = select(groups, most=wanted)
         seconds = time.monotonic() - began
         return RolloutBatch(
-            groups=tuple(groups), selection=selection, refills=refills, seconds=seconds, sampling=sampling
+            groups=tuple(groups),
+            selection=selection,
+            refills=refills,
+            seconds=seconds,
+            sampling={**sampling, **self.fleet.metrics()},
         )
 
     async def _play(self, seed: int, progress: Callable[[int, int], None]) -> list[Group]:
-        indices = self.task_sampler.draw(self._settings.groups_per_step)
-        tasks = [self.task_sampler.task(index) for index in indices]
-        groups = await run_groups(
-            self._agent,
-            self._env,
-            tasks,
-            group_size=[self._group_size(task) for task in tasks],
-            seed=seed,
-            limits=self._settings,
-            concurrency=self._settings.concurrency,
-            max_failures=self._settings.max_failures,
-            ledger=self._ledger,
-            progress=progress,
-        )
-        self.task_sampler.learn(indices, groups)
+        places = self.task_sampler.draw(self._settings.groups_per_step)
+        jobs = [
+            make_job(self._env, self.task_sampler.task(place), self._settings, seed=seed, index=index)
+            for index, place in enumerate(places)
+        ]
+        self._progress.begin(sum(job.group_size for job in jobs), progress)
+        # Whatever runs in the event loop and is not charged elsewhere is environment code.
+        with self._ledger.spend("environment"), watching():
+            groups = await run_together([self._play_job(job) for job in jobs])
+        report_failures([one for group in groups for one in group.trajectories], most=self._settings.max_failures)
+        self.task_sampler.learn(places, groups)
         return groups
 
-    def _group_size(self, task: Task) -> int:
-        entry: EntryOptions | None = self._env.entry_of(task) if isinstance(self._env, Mixture) else None
-        return (entry.group_size if entry is not None else None) or self._settings.group_size
+    async def _play_job(self, job: GroupJob) -> Group:
+        group = await self.fleet.play(job)
+        if not self._counts_episodes:
+            self._progress.advance(job.group_size)
+        return group
 
 
-def _make_sampler(
+class _Progress:
+    """Counts the episodes of one round."""
+
+    def __init__(self) -> None:
+        self.begin(0, lambda done, total: None)
+
+    def begin(self, total: int, show: Callable[[int, int], None]) -> None:
+        self._done, self._total, self._show = 0, total, show
+
+    def advance(self, episodes: int = 1) -> None:
+        self._done += episodes
+        self._show(self._done, self._total)
+
+
+def make_job(env: Env, task: Task, settings: RolloutSettings, *, seed: int, index: int) -> GroupJob:
+    """A training job of a task, of the size its environment has in a mixture or else the rollout's."""
+    entry: EntryOptions | None = env.entry_of(task) if isinstance(env, Mixture) else None
+    group_size = (entry.group_size if entry is not None else None) or settings.group_size
+    decoding = Decoding(**{name: getattr(settings, name) for name in Decoding.model_fields})
+    return GroupJob(task=task, group_size=group_size, seed=seed, index=index, decoding=decoding)
+
+
+def make_task_sampler(
     env: Env, tasks: Sequence[Task], settings: RolloutSettings, seed: int
 ) -> TaskSampler | MixtureSampler:
+    """What draws the tasks of training; of a mixture, also the environments."""
+
     def sample(tasks: Sequence[Task], seed: int) -> TaskSampler:
         return TaskSampler(tasks, rule=settings.task_sampler, replay=settings.replay, seed=seed)
 

@@ -7,6 +7,7 @@ alone; groups and members are in the order of the tasks, in whatever order they 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import TypeVar
 
 from turnwise.agents.base import Agent
 from turnwise.envs.base import Env
@@ -19,6 +20,8 @@ from turnwise.rollout.limits import CONCURRENCY, Limits, limits_for
 from turnwise.seeds import derive_seed
 from turnwise.tools.watchdog import watching
 from turnwise.types import Group, Task, Trajectory
+
+T = TypeVar("T")
 
 
 async def run_groups(
@@ -43,41 +46,74 @@ async def run_groups(
     sizes = [group_size] * len(tasks) if isinstance(group_size, int) else list(group_size)
     total, finished = sum(sizes), 0
 
-    async def play(index: int, member: int) -> Trajectory:
+    def count() -> None:
         nonlocal finished
+        finished += 1
+        progress(finished, total)
+
+    plays = [
+        play_group(
+            agent,
+            env,
+            task,
+            group_size=size,
+            seed=seed,
+            index=index,
+            limits=limits or Limits(),
+            places=places,
+            on_episode=count,
+        )
+        for index, (task, size) in enumerate(zip(tasks, sizes, strict=True))
+    ]
+    # Whatever runs in the event loop and is not charged elsewhere is environment code.
+    with (ledger or Ledger()).spend("environment"), watching():
+        groups = await run_together(plays)
+    report_failures([trajectory for group in groups for trajectory in group.trajectories], most=max_failures)
+    return groups
+
+
+async def play_group(
+    agent: Agent,
+    env: Env,
+    task: Task,
+    *,
+    group_size: int,
+    seed: int,
+    index: int,
+    limits: Limits,
+    places: asyncio.Semaphore,
+    on_episode: Callable[[], None] = lambda: None,
+) -> Group:
+    """Plays one task `group_size` times, each episode when there is a place for it."""
+
+    async def play(member: int) -> Trajectory:
         start = partial(
             play_episode,
             agent,
-            env.spawn_for(tasks[index]),
-            tasks[index],
+            env.spawn_for(task),
+            task,
             episode_seed=derive_seed(seed, "luck", index, member),
-            limits=limits_for(env, tasks[index], limits or Limits()),
+            limits=limits_for(env, task, limits),
             session=f"{seed}/{index}/{member}",
         )
         trajectory = await leaving_behind(lambda leave: _in_place(places, start, leave))
-        finished += 1
-        progress(finished, total)
+        on_episode()
         return trajectory
 
+    return Group(task=task, trajectories=tuple(await run_together([play(member) for member in range(group_size)])))
+
+
+async def run_together(plays: Sequence[Coroutine[object, object, T]]) -> list[T]:
+    """Runs all at once and returns their results in order; the first mistake of the user's ends them all."""
     try:
-        # Whatever runs in the event loop and is not charged elsewhere is environment code.
-        with (ledger or Ledger()).spend("environment"), watching():
-            async with asyncio.TaskGroup() as running:
-                plays = [
-                    [running.create_task(play(index, member)) for member in range(size)]
-                    for index, size in enumerate(sizes)
-                ]
+        async with asyncio.TaskGroup() as running:
+            tasks = [running.create_task(play) for play in plays]
     except BaseExceptionGroup as errors:
         mistakes = errors.subgroup(TurnwiseError)
         if mistakes is None:
             raise
         raise _first(mistakes) from None
-    groups = [
-        Group(task=task, trajectories=tuple(member.result() for member in members))
-        for task, members in zip(tasks, plays, strict=True)
-    ]
-    report_failures([trajectory for group in groups for trajectory in group.trajectories], most=max_failures)
-    return groups
+    return [task.result() for task in tasks]
 
 
 async def _in_place(

@@ -23,7 +23,7 @@ from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.models.loading import load_weights, save_model
 from turnwise.plugins import describe_sources
-from turnwise.rollout import RolloutBatch, RolloutCollector
+from turnwise.rollout import RolloutBatch
 from turnwise.runs import (
     Checkpoints,
     Display,
@@ -41,7 +41,7 @@ from turnwise.runs.lock import lock_run
 from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sources import write_sources
-from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health, select
+from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health
 from turnwise.training.build import Components, assemble
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.cold_start import ColdStart, require_demonstrations
@@ -49,6 +49,7 @@ from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.recorder import Recorder
+from turnwise.training.sampling import make_rollouts
 from turnwise.types import Task
 
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
@@ -158,21 +159,12 @@ class Trainer:
         self.config, self.parts, self.learners = config, parts, learners
         self.recorder, self.ledger, self.stop = recorder, parts.ledger, stop
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
-        self.collector = RolloutCollector(
-            parts.policy(config.rollout),
-            parts.env.with_faults(),
-            parts.train_tasks,
-            config.rollout,
-            seed=config.seed,
-            ledger=parts.ledger,
-        )
+        self.rollouts = make_rollouts(config, parts)
         self.cold_start: ColdStart | None = None
         if config.sft is not None:
             self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
         self.saved: int | None = None
         """The step of the newest checkpoint."""
-        self.waiting: list[RolloutBatch] = []
-        """Sampled, and not trained on yet."""
         self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
         self.decision = self.controller.current
         self.inactive_state: Mapping[str, object] = {}
@@ -185,9 +177,11 @@ class Trainer:
             self.recorder.start_stage("training", self.config.steps)
         while step < self.config.steps:
             self._stop_if_asked(step)
-            rollouts = await self._sample(step)
+            progress = self.recorder.show_progress("episodes")
+            rollouts = await self.rollouts.next(step, self.decision.settings.filter, progress)
             began = time.monotonic()
-            update = self.learners.update(rollouts.kept, seed=self._seed("update", step))
+            learn = partial(self.learners.update, rollouts.kept, seed=self._seed("update", step))
+            update = await self.rollouts.update(learn)
             update_seconds = time.monotonic() - began
             step += 1
             self.decision = self._decide(step, rollouts, update)
@@ -201,7 +195,7 @@ class Trainer:
 
     def _stop_if_asked(self, step: int) -> None:
         """Saves and ends the run after a signal; samples that wait are trained on first."""
-        if self.stop.received is None or self.waiting:
+        if self.stop.received is None or self.rollouts.waiting:
             return
         if self.saved != step:
             self._save(step)
@@ -232,21 +226,6 @@ class Trainer:
             with self.stop.at_once("in the evaluation of the untrained model, which starts again"):
                 await self._evaluate("untrained", 0)
 
-    async def _sample(self, step: int) -> RolloutBatch:
-        """The next step's rollouts; those of all updates that share one set of weights are sampled together."""
-        if not self.waiting:
-            keep = self.decision.settings.filter
-            for ahead in range(self.config.rollout.updates_per_rollout):
-                await self._load_engine(step)
-                batch = await self.collector.collect(
-                    step + ahead,
-                    partial(select, settings=keep),
-                    refill=keep.refill,
-                    progress=self.recorder.show_progress("episodes"),
-                )
-                self.waiting.append(batch)
-        return self.waiting.pop(0)
-
     def _decide(self, step: int, rollouts: RolloutBatch, update: Update) -> Decision:
         """Measures the run's health and asks the controller; settings change only between two rollouts."""
         settings = self.config.stability
@@ -255,7 +234,7 @@ class Trainer:
             if settings.mode != "off":
                 every = settings.monitor.information_every
                 information = self._measure_information(rollouts) if every and step % every == 0 else None
-                on_policy = len(self.waiting) + 1 == self.config.rollout.updates_per_rollout
+                on_policy = self.rollouts.waiting + 1 == self.config.rollout.updates_per_rollout
                 clipped = update.first_clip_fraction if on_policy else None
                 health = measure_health(rollouts.groups, update.metrics, information, clipped)
             saves = self._due(step, self.config.checkpoint.every)
@@ -264,7 +243,7 @@ class Trainer:
                 health,
                 by_env=measure_envs(rollouts.groups) if health is not None else {},
                 checkpoint=saves,
-                may_act=not self.waiting,
+                may_act=not self.rollouts.waiting,
             )
 
     def _measure_information(self, rollouts: RolloutBatch) -> Information | None:
@@ -297,7 +276,7 @@ class Trainer:
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same episode seeds every time."""
-        await self._load_engine(step)
+        await self.rollouts.load(step)
         settings = self.config.evaluate
         with self.ledger.spend("evaluate"):
             result = await evaluate(
@@ -313,11 +292,6 @@ class Trainer:
             )
         self.recorder.record_evaluation(stage, step, result)
 
-    async def _load_engine(self, version: int) -> None:
-        """Gives the engine the newest weights: always just before it plays, so that no cache of earlier episodes is
-        left, which a resumed run would not have; sums would round differently."""
-        await self.parts.engine.load(self.parts.loaded.model.state_dict(), version)
-
     def _restore(self, checkpoint: Path) -> int:
         state = self._load_checkpoint(checkpoint)
         step = state["step"]
@@ -327,7 +301,7 @@ class Trainer:
         if self.cold_start is not None:
             self.cold_start.remove_checkpoints()
         self.saved = step
-        self.collector.task_sampler.load_state_dict(_section(state, "sampler"))
+        self.rollouts.load_state_dict(_section(state, "sampler"))
         self.controller.load_state_dict(_section(state, "stability"))
         self.decision = self.controller.current
         self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
@@ -364,13 +338,13 @@ class Trainer:
         self.inactive_state = {name: part for name, part in state.items() if name not in own}
 
     def _save(self, step: int) -> None:
-        assert not self.waiting, "samples that wait would be lost"
+        assert not self.rollouts.waiting, "samples that wait would be lost"
         self.recorder.flush()
         state = {
             "step": step,
             "learner": self.learners.state_dict(),
             "inactive": dict(self.inactive_state),
-            "sampler": self.collector.task_sampler.state_dict(),
+            "sampler": self.rollouts.state_dict(),
             "stability": self.controller.state_dict(),
             "rng": dict(capture_rng()),
         }
