@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -89,6 +90,47 @@ def test_a_way_across_by_hand(by_hand):
     assert (step.messages[0].content, step.done) == ("_ _ _ O\n_ O _ _\n_ _ O _\nO √ _ _", True)
     assert step.rewards == {"game": 1.0, "format": 0.0}
     assert step.metrics == {"success": 1.0, "actions": 6.0, "invalid_actions": 0.0, "moved": 5 / 6}
+
+
+def test_an_expert_that_gives_reasons_says_what_its_step_follows_from(by_hand):
+    """From (0, 1): Down is a hole, and a step Left or Right can slip into it; a step Up cannot."""
+    game = begin(by_hand(think=True, slippery=True, expert_reasons=True))
+    assert game.explain() == (
+        "The player is at (0, 1). The goal is at (3, 1). Up is the edge, 5 to go. Right is ice, 6 to go. "
+        "Down is a hole. Left is ice, 4 to go. Holes in reach: Up 0, Right 1, Down 1, Left 1."
+    )
+    game._cell = 14
+    assert game.explain().endswith(
+        "Up is a hole. Right is ice, 2 to go. Down is the edge, 1 to go. Left is the goal. "
+        "Holes in reach: Up 1, Right 1, Down 0, Left 1."
+    )
+    still = begin(by_hand(think=True, expert_reasons=True))
+    assert still.explain().endswith("Right is ice, 6 to go. Down is a hole. Left is ice, 4 to go."), "nothing slips"
+
+
+def test_reasons_name_a_cell_from_which_no_way_leads_on(by_hand, monkeypatch):
+    walled = Lake(size=2, holes=frozenset({1}), start=0, goal=2, distances=(1, FAR, 0, FAR))
+    monkeypatch.setattr("turnwise.envs.games.frozen_lake.make_lake", lambda *arguments: walled)
+    game = begin(FrozenLake(size=2, expert_reasons=True))
+    game._cell = 3
+    assert "Down is the edge, no way on. Left is the goal." in game.explain()
+
+
+def test_the_reasons_determine_nearly_all_of_what_the_solver_wins():
+    """A rule that reads the reasons alone: the step whose three ends are nearest to the goal; holes count nothing."""
+    env = FrozenLake(expert_reasons=True)
+    cell = re.compile(r"(Up|Right|Down|Left) is (a hole|the goal|[a-z ]+, (?:(\d+) to go|no way on))")
+
+    def read(game):
+        words = cell.findall(game.explain())
+        value = {way: 1.0 if what == "the goal" else 0.7 ** int(far) if far else 0.0 for way, what, far in words}
+        ends = {way: sum(value[ACTIONS[(turn + slip) % 4]] for slip in (-1, 0, 1)) for turn, way in enumerate(ACTIONS)}
+        best = max(ACTIONS, key=lambda way: (round(ends[way], 9), value[way]))
+        return Message(role="assistant", content=f"<answer>{best}</answer>", thinking="?")
+
+    tasks = env.tasks("test")
+    by_rule, solver = asyncio.run(succeed(env, tasks, read)), asyncio.run(succeed(env, tasks))
+    assert by_rule > 0.9 * solver
 
 
 def test_a_person_who_plays_it_sees_the_map_before_and_after_each_move(by_hand):

@@ -156,6 +156,21 @@ def test_the_experts_own_thinking_earns_full_marks(env):
     assert solved > 0
 
 
+@pytest.mark.parametrize(
+    "env",
+    [
+        FrozenLake(reasoning={"truth": 0.1, "consistency": 0.1}, expert_reasons=True),
+        Sokoban(reasoning={"truth": 0.1, "consistency": 0.1}, expert_reasons=True),
+        Sokoban(size=8, boxes=2, max_actions=25, reasoning={"truth": 0.1}, expert_reasons=True),
+    ],
+    ids=["lake", "room", "boxes"],
+)
+def test_reasons_that_name_further_cells_are_not_read_as_false_places(env):
+    for episode_seed, task in enumerate(env.tasks("train")[:25]):
+        for step in asyncio.run(play_expert(env, task, episode_seed)):
+            assert {step.metrics.get("truth", 1.0), step.metrics.get("consistency", 1.0)} == {1.0}
+
+
 async def play_expert(env, task, episode_seed) -> list[Step]:
     game = env.spawn()
     await game.reset(task, episode_seed)

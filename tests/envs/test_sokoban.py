@@ -91,6 +91,36 @@ def test_a_stuck_box_does_not_end_the_episode_and_the_expert_says_so():
     assert say(env, *env.plan()).metrics["moved"] == 1.0
 
 
+def test_an_expert_that_gives_reasons_says_how_the_box_and_then_the_player_goes():
+    env = begin(ROOM, expert_reasons=True)
+    assert env.explain() == (
+        "The player is at (3, 2). The box is at (2, 2). The target is at (2, 3). "
+        "Pushes from (2, 2): Right (2, 3). Moves from (3, 2): Left (3, 1), Up (2, 1), Right (2, 2)."
+    )
+    two = begin(TWO_BOXES, expert_reasons=True)
+    assert two.explain().endswith(
+        "Pushes from (1, 2): Right (1, 3). Pushes from (2, 3): Right (2, 4). "
+        "Moves from (1, 1): Right (1, 2), Down (2, 2), Right (2, 3)."
+    )
+    say(env, "Up")
+    assert env.explain().endswith("It cannot be solved from here."), "no way, no reasons"
+
+
+def test_the_moves_of_the_reasons_are_the_plan_and_end_behind_the_last_push():
+    env = Sokoban(expert_reasons=True)
+    for task in env.tasks("train")[:40]:
+        game = env.spawn()
+        asyncio.run(game.reset(task, 0))
+        pushes, moves = re.findall(r" from \(\d, \d\): ([^.]*)", game.explain())
+        assert [move.split()[0] for move in moves.split("), ")] == game.plan()
+        assert pushes.endswith(str(game.facts()["target"]))
+
+
+def test_reasons_are_not_given_by_an_expert_that_leaves_its_plan():
+    with pytest.raises(EnvError, match="expert_reasons explain a plan that a noisy expert leaves"):
+        Sokoban(expert_reasons=True, expert_noise=0.5)
+
+
 def test_a_plan_that_cannot_move_is_still_an_action_of_the_game():
     env = begin("#######\n#@## .#\n##  $ #\n#######")
     assert env.plan() == ["Up"]

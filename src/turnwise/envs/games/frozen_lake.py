@@ -46,7 +46,13 @@ class FrozenLake(TextGame):
     actions = ACTIONS
 
     def __init__(
-        self, *, size: int = 4, slippery: bool = True, frozen: float = 0.8, **shared: Unpack[GameOptions]
+        self,
+        *,
+        size: int = 4,
+        slippery: bool = True,
+        frozen: float = 0.8,
+        expert_reasons: bool = False,
+        **shared: Unpack[GameOptions],
     ) -> None:
         """Chooses the kind of lake.
 
@@ -54,6 +60,8 @@ class FrozenLake(TextGame):
             size: The side of the square, from 2 to 16; a larger one needs more `max_actions`.
             slippery: A step goes sideways two times in three.
             frozen: The chance that a cell is ice and not a hole.
+            expert_reasons: The expert's thoughts say what its step follows from, too: what is around the player, how
+                far each cell is from the goal, and how many holes a step can end in.
             shared: What all games share.
         """
         super().__init__(**shared)
@@ -63,6 +71,7 @@ class FrozenLake(TextGame):
         if not 0 < frozen <= 1:
             raise EnvError(f"frozen is {frozen}; it is a chance, above 0 and up to 1")
         self._size, self._slippery, self._frozen = size, slippery, frozen
+        self._expert_reasons = expert_reasons
 
     def begin(self, task: Task, episode_seed: int) -> None:
         self._lake = make_lake(task.seed, self._size, self._frozen, self._max_actions)
@@ -105,7 +114,26 @@ class FrozenLake(TextGame):
 
     def explain(self) -> str:
         player, goal = self._lake.place(self._cell), self._lake.place(self._lake.goal)
-        return f"The player is at {player}. The goal is at {goal}."
+        places = f"The player is at {player}. The goal is at {goal}."
+        return f"{places} {self._give_reasons()}" if self._expert_reasons else places
+
+    def _give_reasons(self) -> str:
+        """`"Up is ice, 3 to go. Right is a hole. ... Holes in reach: Up 1, Right 1, Down 1, Left 0."`"""
+        lake, around = self._lake, _neighbours(self._lake.size)[self._cell]
+        cells = [f"{action} is {self._describe(cell)}." for action, cell in zip(ACTIONS, around, strict=True)]
+        if not self._slippery:
+            return " ".join(cells)
+        hole = [cell in lake.holes for cell in around]
+        reach = [f"{way} {hole[turn - 1] + hole[turn] + hole[(turn + 1) % 4]}" for turn, way in enumerate(ACTIONS)]
+        return f"{' '.join(cells)} Holes in reach: {', '.join(reach)}."
+
+    def _describe(self, cell: int) -> str:
+        """A cell beside the player, or the player's own, where a step meets the edge."""
+        lake = self._lake
+        if cell in lake.holes or cell == lake.goal:
+            return "a hole" if cell in lake.holes else "the goal"
+        ground = "the edge" if cell == self._cell else "ice"
+        return f"{ground}, {lake.distances[cell]} to go" if lake.distances[cell] < _FAR else f"{ground}, no way on"
 
     def facts(self) -> dict[str, tuple[int, int]]:
         lake = self._lake

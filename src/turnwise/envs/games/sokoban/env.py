@@ -86,6 +86,7 @@ class Sokoban(TextGame):
         levels: str | None = None,
         test_levels: str | None = None,
         vocabulary: str = "standard",
+        expert_reasons: bool = False,
         **shared: Unpack[GameOptions],
     ) -> None:
         """Reads the level files, if any; levels from seeds are made when an episode begins.
@@ -99,11 +100,16 @@ class Sokoban(TextGame):
                 `train_tasks` and `test_tasks` of them.
             test_levels: Another one for the split `test`; without it every fifth level of `levels` is kept for that.
             vocabulary: How boards are drawn and moves are named: `standard` (RAGEN's), or `alternative`.
+            expert_reasons: The expert's thoughts say what its moves follow from, too: the way of each box, then the
+                player's, cell by cell. Not with `expert_noise`, since a random move does not follow from them.
             shared: What all games share.
         """
         super().__init__(**shared)
         if vocabulary not in VOCABULARIES:
             raise EnvError(f"vocabulary is '{vocabulary}'; the vocabularies are: {', '.join(VOCABULARIES)}")
+        if expert_reasons and self._expert_noise:
+            raise EnvError("expert_reasons explain a plan that a noisy expert leaves; set expert_noise to 0")
+        self._expert_reasons = expert_reasons
         self._vocabulary = VOCABULARIES[vocabulary]
         self.actions = self._vocabulary.actions
         generated = {"size": size, "boxes": boxes, "min_moves": min_moves, "max_moves": max_moves}
@@ -194,7 +200,28 @@ class Sokoban(TextGame):
             sentences.append("It cannot be solved from here.")
         elif verdict is Verdict.GAVE_UP:
             sentences.append("No solution was found.")
+        elif self._expert_reasons:
+            sentences += self._give_reasons()
         return " ".join(sentences)
+
+    def _give_reasons(self) -> list[str]:
+        """`["Pushes from (2, 1): Right (2, 2).", "Moves from (3, 1): Left (3, 0), Up (2, 0), Right (2, 1)."]`
+
+        Behind a push stands where it brings the box, and behind a move where it brings the player.
+        """
+        boxes, player, width = self._boxes, self._player, self._level.width
+        starts = {box: box for box in cells_of(boxes)}
+        pushes: dict[int, list[str]] = {}
+        moves: list[str] = []
+        for action in self.plan():
+            before, (boxes, player) = boxes, _moved(boxes, player, self._steps[action])
+            moves.append(f"{action} {divmod(player, width)}")
+            if before != boxes:
+                beyond = player + self._steps[action]
+                starts[beyond] = start = starts.pop(player)
+                pushes.setdefault(start, []).append(f"{action} {divmod(beyond, width)}")
+        ways = [f"Pushes from {divmod(start, width)}: {', '.join(way)}." for start, way in pushes.items()]
+        return [*ways, f"Moves from {divmod(self._player, width)}: {', '.join(moves)}."]
 
     def facts(self) -> dict[str, tuple[int, int]]:
         """`{"player": (3, 1), "box": (2, 1), "target": (1, 4)}`; of several, `"box 1"` comes first in reading order."""
