@@ -6,6 +6,7 @@ python -m benchmarks.real reach data/multihop
 python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corpus.jsonl.gz --passages 3 --chars 800
 python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
+python -m benchmarks.real sokoban runs/sokoban/trajectories/evaluate-000000.parquet
 python -m benchmarks.real host runs/rl --own-time
 """
 
@@ -49,6 +50,8 @@ def _make_parser() -> argparse.ArgumentParser:
     divide.add_argument("--like", choices=("smollm2", "qwen-500m"), default="smollm2", help="(default: smollm2)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
+    sokoban = commands.add_parser("sokoban", help="how true thoughts are, and success by the length of a solution")
+    sokoban.add_argument("files", nargs="+", type=Path, help="as frozen-lake's")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
     host.add_argument("run", type=Path, help="a run directory with trajectories/train-*.parquet")
     host.add_argument("--tokenizer", type=Path, help="a model's folder (default: the run's last checkpoint)")
@@ -66,6 +69,10 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.frozen_lake import check_episodes
 
         return check_episodes(*options.files)
+    if options.command == "sokoban":
+        from benchmarks.real.sokoban import check_levels
+
+        return check_levels(*options.files)
     if options.command == "host":
         from benchmarks.real.host import measure_host
 

@@ -12,6 +12,7 @@ from benchmarks.real.__main__ import main
 from benchmarks.real.answers import Answered, compare_answers, measure_overlap
 from tiny_runs import SFT, run_tiny
 from turnwise.envs.games.frozen_lake import FrozenLake
+from turnwise.envs.games.sokoban.env import Sokoban
 
 
 def ask(source="2wiki", type="comparison", ids=("a", "b"), before=0.0, after=0.0, found=(False, True)):
@@ -125,8 +126,38 @@ def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, ca
     assert found["thoughts_with_the_players_true_place"] == 0.5
     assert found["thoughts_with_the_goals_true_place"] == 0.5
     assert found["steps_as_the_solver"] == 0.5
+    assert found["thoughts_with_all_reasons_true"] == 0.0, "places alone are no reasons"
     assert found["same_first_action"] == 0.5, "each of the task's two episodes begins its own way"
     assert main(["frozen-lake", *[str(tmp_path / "episodes.parquet")] * 2]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["steps_as_the_solver"] == found["steps_as_the_solver"], "the same episodes twice"
     assert 0 <= found["random_play_on_the_same_maps_and_slips"] <= 1
+
+
+def test_plans_of_sokoban_are_checked_against_the_level(tmp_path, capsys):
+    """Two episodes: the expert's own, and one that names wrong places and walks into a wall."""
+    env = Sokoban(size=6, boxes=1, expert_reasons=True)
+    task = next(task for task in env.tasks("test") if 3 <= len(shortest(env, task)) <= 5)
+    game = env.spawn()
+    asyncio.run(game.reset(task, 7))
+    expert, moves = game.expert(), len(game.plan())
+    good = f"<think>{expert.thinking}</think>{expert.content}<|im_end|>"
+    bad = "<think>The player is at (0, 0). The box is at (0, 0).</think><answer>Nowhere</answer><|im_end|>"
+    stored = json.dumps({"id": task.id, "seed": task.seed, "data": {}})
+    rows = [
+        {"task_id": task.id, "task": stored, "episode_seed": 7, "turns": [{"action_text": one}]} for one in (good, bad)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "episodes.parquet")
+    assert main(["sokoban", str(tmp_path / "episodes.parquet")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["success"] == 0.5
+    assert found["success_low"] < 0.5 < found["success_high"]
+    assert [found[f"thoughts_with_the_{kind}s_true_place"] for kind in ("player", "box", "target")] == [0.5] * 3
+    assert found["first_turns_that_begin_a_shortest_solution"] == 0.5
+    assert found["by_moves_of_the_shortest_solution"] == {str(moves): {"levels": 2, "success": 0.5}}
+
+
+def shortest(env, task):
+    game = env.spawn()
+    asyncio.run(game.reset(task, 0))
+    return game.plan()
