@@ -26,13 +26,14 @@ from turnwise.types import StopReason
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
 CHAOS = ChaosSettings(hang=0.05, crash=0.05, kill=0.01)
 EPISODES = 2000 if LONG else 160
+TURN_SECONDS = (0.1, 0.3) if LONG else (0.1,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking(ExpertAgent):
     """The expert, who takes as long as a model that samples a turn."""
 
-    seconds: float = 0.3 if LONG else 0.1
+    seconds: float
 
     def open(self, env, *, session, context_tokens):
         return _ThinkingSession(env, self.seconds)
@@ -48,12 +49,12 @@ class _ThinkingSession(ExpertSession):
         return await super().act(max_tokens=max_tokens, seed=seed)
 
 
-def play(env, episodes=EPISODES, seed=3):
+def play(env, turn_seconds, episodes=EPISODES, seed=3):
     tasks = Desk().tasks("train")
     began = time.monotonic()
     groups = asyncio.run(
         run_groups(
-            Thinking(),
+            Thinking(seconds=turn_seconds),
             env,
             tasks,
             group_size=episodes // len(tasks),
@@ -70,16 +71,20 @@ def make(chaos, workers=4):
     return in_workers(with_chaos(Desk(), chaos), workers, settings=settings).with_faults()
 
 
-def test_every_episode_is_counted_and_what_is_paid_is_right():
+@pytest.mark.parametrize("turn_seconds", TURN_SECONDS)
+def test_every_episode_is_counted_and_what_is_paid_is_right(turn_seconds, record_property):
     clean_env, chaos_env = make(None), make(CHAOS)
     try:
-        clean, clean_seconds = play(clean_env)
-        struck, struck_seconds = play(chaos_env)
+        clean, clean_seconds = play(clean_env, turn_seconds)
+        struck, struck_seconds = play(chaos_env, turn_seconds)
         counts = chaos_env.worker_counts()
     finally:
         clean_env.close_workers()
         chaos_env.close_workers()
     assert len(struck) == len(clean) == EPISODES, "nothing is lost"
+    record_property("clean episodes/s", round(EPISODES / clean_seconds, 1))
+    record_property("struck episodes/s", round(EPISODES / struck_seconds, 1))
+    record_property("workers that died", counts["deaths"])
     failed = [one for one in struck if one.stop is StopReason.ENV_FAILED]
     assert all(one.failure for one in failed), "and what failed is named"
     assert {one.stop for one in struck} <= {StopReason.DONE, StopReason.ENV_FAILED}
