@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TypeAlias, TypeGuard, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
@@ -87,7 +87,7 @@ def find_plugin(kind: PluginKind, name: str, known: Known, accepts: Callable[[ob
         found = _get(module, attribute)
         if found is None:
             fit = {key: value for key, value in vars(module).items() if accepts(value) and not key.startswith("_")}
-            # Not the classes that the file imports, such as ToolEnv, unless it has nothing of its own.
+            # Not what the file imports, such as ToolEnv or reward, unless it has nothing of its own.
             there = [key for key, value in fit.items() if not _is_imported(value, module)] or list(fit)
             raise ConfigError(
                 f"{kind.key}: {place} has no '{attribute}'{suggest(attribute, there)}; its {kind.noun}s are: "
@@ -282,7 +282,7 @@ def _load_file(kind: PluginKind, path: Path, name: str) -> ModuleType:
 
 
 def _is_imported(value: object, module: ModuleType) -> bool:
-    return isinstance(value, type) and value.__module__ != module.__name__
+    return isinstance(value, type | FunctionType) and value.__module__ != module.__name__
 
 
 def _describe(error: Exception) -> str:

@@ -240,3 +240,17 @@ def test_a_folder_that_is_no_run_is_not_evaluated(attempt):
 def test_a_task_that_is_not_there(attempt):
     assert "no task 99 in 'train'" in attempt("play", "mine.py:Mute", "--task", "99")
     assert "has no 'Muet'" in attempt("check", "mine.py:Muet")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("trian", "error: there is no command 'trian' (did you mean 'train'?)\n"),
+        ("xyzzy", "error: there is no command 'xyzzy'; there are: new, train, eval, "),
+    ],
+)
+def test_an_unknown_command_is_one_line(word, told, capsys):
+    assert main([word, "runs/one"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(told)
+    assert error.count("\n") == 1

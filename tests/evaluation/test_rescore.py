@@ -1,6 +1,7 @@
 """Stored trajectories scored anew: the reward that was paid gives what was paid, another one is counted by group."""
 
 import json
+import re
 
 import pytest
 
@@ -12,6 +13,8 @@ from turnwise.runs.episodes import read_episode, read_episodes
 from turnwise.types import Group
 
 PLAIN = """
+import json
+
 from turnwise import reward
 
 def brief(episode):
@@ -22,6 +25,9 @@ def cautious(episode) -> float:
     if "Ostend" in (episode.answer or ""):
         raise ValueError("no such town")
     return 1.0 if episode.tool_calls else 0.0
+
+def sad(episode):
+    raise ValueError(episode.task.id)
 """
 
 
@@ -70,13 +76,37 @@ def test_what_raises_is_left_out_and_named(run, rewards_file, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["--reward=exact_mach"], "did you mean"), (["--reward=exact_match", "--step=9"], "no trajectories of that kind")],
+    [
+        (["--reward=exact_mach"], "did you mean"),
+        (["--reward=exact_match", "--step=9"], "no trajectories of that kind"),
+        (["--reward=OWN:sad"], "none of 6 trajectories could be scored; the first: reward 'sad' raised"),
+        (["--reward=OWN:brif"], "has no 'brif' (did you mean 'brief'?); its rewards are: brief, cautious, sad\n"),
+    ],
 )
-def test_mistakes_are_one_line(run, capsys, arguments, told):
+def test_mistakes_are_one_line(run, rewards_file, capsys, arguments, told):
+    arguments = [one.replace("OWN", str(rewards_file)) for one in arguments]
     assert main(["rescore", str(run.path), *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_many_that_raise_are_counted_and_the_first_named(run, tmp_path, capsys):
+    """One reason each, as long as a run, would hide the table."""
+    file = tmp_path / "picky.py"
+    file.write_text("def picky(episode):\n    assert episode.answer == 'Oslo', episode.answer\n    return 1.0\n")
+    files = [run.trajectory_file("train", step) for step in (2, 3)]
+    for step, path in enumerate(files, 2):
+        write_trajectories(path, step, groups_of(step), None, decode)
+    try:
+        assert main(["rescore", str(run.path), f"--reward={file}:picky"]) == 0
+    finally:
+        for path in files:
+            path.unlink()
+    reasons = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
+    assert len(reasons) == 4
+    assert reasons[0].startswith("left out: train-1/0/1: reward 'picky' raised AssertionError: Ostend")
+    assert re.fullmatch(r"left out: \d+ more; --save FILE writes each with its reason", reasons[3])
 
 
 def test_a_built_in_reward_reads_the_answer(tmp_path):

@@ -6,6 +6,7 @@ Invariant: a user's mistake ends in one line on standard error and exit code 2, 
 
 import argparse
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -39,6 +40,7 @@ from turnwise.cli.arguments import Command, accept_rest
 from turnwise.compute.process import configure_process
 from turnwise.errors import RunInterrupted, TurnwiseError
 from turnwise.runs.files import describe_disk_error
+from turnwise.spelling import suggest
 
 COMMANDS: Mapping[str, Command] = {
     "new": new,
@@ -66,6 +68,10 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        known = suggest(arguments[0], COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
+        return _refuse(f"there is no command '{arguments[0]}'{known}")
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     if unknown := [argument for argument in rest if argument.startswith("-")]:
@@ -81,14 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         accept_rest(options, rest)
         return command.run(options)
     except TurnwiseError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {escape(str(error))}")
-        return 2
+        return _refuse(str(error))
     except OSError as error:
         if not (reason := describe_disk_error(error)):
             raise
-        line = f"[red]error:[/] {escape(str(error.filename or 'the disk'))}: {reason}"
-        Console(stderr=True, highlight=False, soft_wrap=True).print(line)
-        return 2
+        return _refuse(f"{error.filename or 'the disk'}: {reason}")
     except RunInterrupted as interrupted:
         line = f"{escape(str(interrupted))}; continue with --resume"
         Console(stderr=True, highlight=False, soft_wrap=True).print(line)
@@ -96,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; a training run continues from its last checkpoint with --resume")
         return 130
+
+
+def _refuse(mistake: str) -> int:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {escape(mistake)}")
+    return 2
 
 
 def make_parser() -> argparse.ArgumentParser:

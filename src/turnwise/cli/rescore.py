@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnwise.cli.arguments import print_line, print_table
+from turnwise.errors import RewardError, RunError
 
 if TYPE_CHECKING:
     from turnwise.evaluation.rescore import Rescored
 
 HELP = "score a run's stored trajectories by another reward, without sampling anew"
 EXPECTS = "one run directory"
+_NAMED_PROBLEMS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.errors import RunError
     from turnwise.evaluation.rescore import find_rewards, rescore_now
     from turnwise.runs.directory import RunDirectory
     from turnwise.runs.episodes import read_episodes, trajectory_files
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     for path in files:
         stage, _, step = path.stem.rpartition("-")
         scored += rescore_now(read_episodes(directory, stage, int(step)), rewards)
+    if all(one.problem for one in scored):
+        raise RewardError(f"none of {len(scored)} trajectories could be scored; the first: {scored[0].problem}")
     _print(scored)
     if options.save:
         Path(options.save).write_text("".join(_line(one) + "\n" for one in scored), encoding="utf-8")
@@ -64,16 +67,16 @@ def _print(scored: "list[Rescored]") -> None:
             f"{one.stage}-{one.step}",
             str(one.scored),
             str(one.left_out),
-            f"{one.reward:.4g}",
-            f"{one.rescored:.4g}",
+            *(f"{mean:.4g}" if one.scored else "–" for mean in (one.reward, one.rescored)),
             f"{one.teaching} of {one.groups}",
             f"{one.teaching_now} of {one.groups}",
         )
     print_table(table)
-    for problem in dict.fromkeys(
-        one.problem for one in scored if one.problem and not one.problem.startswith("it failed")
-    ):
-        print_line(f"left out: {problem}")
+    raised = [one for one in scored if one.problem and not one.problem.startswith("it failed")]
+    for one in raised[:_NAMED_PROBLEMS]:
+        print_line(f"left out: {one.name}: {one.problem}")
+    if len(raised) > _NAMED_PROBLEMS:
+        print_line(f"left out: {len(raised) - _NAMED_PROBLEMS} more; --save FILE writes each with its reason")
 
 
 def _line(one: "Rescored") -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from turnwise.errors import RewardError
 from turnwise.plugins import find_plugin
 from turnwise.rewards.foreign import read_signature
-from turnwise.rewards.named import MADE, NAMED, REWARD, choose_rewards
+from turnwise.rewards.named import MADE, NAMED, REWARD, can_reward, choose_rewards
 from turnwise.rewards.reward import Episode, Reward
 from turnwise.runs.conversation import read_conversation
 from turnwise.runs.episodes import StoredEpisode
@@ -50,7 +50,7 @@ def find_rewards(names: Sequence[str]) -> tuple[Reward, ...]:
 def _find(name: str) -> tuple[Reward, ...]:
     if ":" not in name or name in NAMED:
         return choose_rewards(name)
-    found = find_plugin(REWARD, name, MADE, lambda value: True)
+    found = find_plugin(REWARD, name, MADE, can_reward)
     plain = inspect.isfunction(found) and read_signature(found) is None
     if plain and len(inspect.signature(found).parameters) == 1:  # type: ignore[arg-type]  # a function
         return (Reward(name=name.rpartition(":")[2], function=found),)  # type: ignore[arg-type]

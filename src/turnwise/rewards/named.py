@@ -58,6 +58,11 @@ def _choose(one: str | Reward | Mapping[str, Json]) -> tuple[Reward, ...]:
     return _find(one) if isinstance(one, str) else (one,)
 
 
+def can_reward(value: object) -> bool:
+    """Whether something that a name stands for is a reward, or may make one."""
+    return isinstance(value, Reward | RubricLike) or callable(value)
+
+
 def _find_weighted(name: str, weight: float, args: Mapping[str, JsonValue] | None) -> tuple[Reward, ...]:
     """A reward at this weight; a rubric of several keeps their proportions."""
     found = _find(name, args)
@@ -71,9 +76,7 @@ def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> tuple[Rewar
     if name not in NAMED and ":" not in name and name not in names_of(REWARD, MADE):
         there = [*NAMED, *names_of(REWARD, MADE)]
         raise RewardError(f"there is no reward '{name}'{suggest(name, there)}; there are: {', '.join(there)}")
-    found = NAMED.get(name) or find_plugin(
-        REWARD, name, MADE, lambda value: isinstance(value, Reward | RubricLike) or callable(value)
-    )
+    found = NAMED.get(name) or find_plugin(REWARD, name, MADE, can_reward)
     if isinstance(found, Reward):
         if args:
             raise ConfigError(f"rewards: {name} takes no args")
