@@ -9,44 +9,11 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
+from studio_pages import LANDMARK, pages_of, path_of
 from studio_runs import EVIL, make_studio_run, serving, write_step
 from tiny_runs import SFT, run_tiny
 from turnwise.runs import RunDirectory
 from turnwise.runs.episodes import list_episodes, read_episode, trajectory_files
-
-
-def path_of(client, rest="", name="first"):
-    return f"/run/{client.run_id(name)}{rest}"
-
-
-def pages_of(client):
-    t = "/t/train-1/0/0"
-    return {
-        "runs": "/",
-        **{tab: path_of(client, f"/{tab}") for tab in ("curves", "trajectories", "ledger", "health", "config")},
-        "conversation": path_of(client, t),
-        "tokens": path_of(client, f"{t}?view=tokens"),
-        "siblings": path_of(client, f"{t}?view=siblings"),
-        "branch": path_of(client, f"{t}?view=branch&turn=2"),
-        "compare": path_of(client, "/compare?name=train-1/0/0&name=train-1/0/1"),
-        "overlay": path_of(client, f"/curves?with={client.run_id('second')}"),
-    }
-
-
-LANDMARK = {
-    "runs": ".run-row",
-    "curves": ".chart svg",
-    "trajectories": ".row",
-    "ledger": ".stack rect",
-    "health": ".health-row",
-    "config": "pre.code",
-    "conversation": ".message",
-    "tokens": ".tok.act",
-    "siblings": ".picked",
-    "branch": ".branch-form",
-    "compare": ".column .differs",
-    "overlay": ".legend.runs",
-}
 
 
 def test_the_list_shows_runs_and_what_differs(open_page, studio):
