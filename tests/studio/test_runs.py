@@ -6,7 +6,7 @@ import math
 import pytest
 
 from studio_runs import make_studio_run, serving, write_step
-from turnwise.runs import MetricsLog, read_metrics
+from turnwise.runs import MetricsLog, RunDirectory, read_metrics
 from turnwise.runs.ledger.totals import read_totals
 from turnwise.runs.listing import describe_run
 from turnwise.studio.curves import Stage, keep_extremes
@@ -29,6 +29,30 @@ def test_what_differs_between_configs_is_named(client):
     assert lines["first"]["differs"] == {"seed": "0", "learner.optimizer.lr": "0.0003"}
     assert lines["sweep/second"]["differs"] == {"seed": "1", "learner.optimizer.lr": "0.001"}
     assert client.get("/api/runs")["differing"] == ["seed", "learner.optimizer.lr"]
+
+
+def test_what_tells_most_comes_first_and_what_has_no_effect_is_left_out(tmp_path):
+    own = "engine: {slots: 4}\nlearner: {optimizer: {lr: 0.1}}\nmodel: {name: small, small: {layers: 2}}\n"
+    RunDirectory.create(tmp_path / "own", own)
+    other = "engine: {slots: 8}\nlearner: {optimizer: {lr: 0.2}}\nmodel: {name: qwen, small: {layers: 4}}\n"
+    RunDirectory.create(tmp_path / "other", other)
+    with serving(tmp_path) as client:
+        lines = lines_of(client)
+    order = ["model.name", "learner.optimizer.lr", "engine.slots"]
+    assert list(lines["other"]["differs"]) == order
+    assert list(lines["own"]["differs"]) == [*order, "model.small.layers"]
+
+
+def test_a_small_curve_is_of_held_out_success_where_there_are_two(tmp_path):
+    """Training success may fall while the greedy agent learns."""
+    log = MetricsLog(RunDirectory.create(tmp_path / "run", "steps: 2\n").metrics)
+    log.write(0, "evaluate", {"evaluate/success": 0.25})
+    for step, reward in ((1, 0.5), (2, 0.125)):
+        log.write(step, "train", {"rollout/reward": reward})
+    with serving(tmp_path) as client:
+        assert lines_of(client)["run"]["spark"] == [0.5, 0.125]
+        log.write(2, "evaluate", {"evaluate/success": 0.75})
+        assert lines_of(client)["run"]["spark"] == [0.25, 0.75]
 
 
 def test_a_run_has_its_findings_decisions_checkpoints_and_files(client, first):

@@ -22,6 +22,8 @@ _QUIET_SECONDS: Final = 300.0
 """As in `turnwise runs`: a run that recorded nothing for this long counts as stopped."""
 _HEAD: Final = re.compile(rb'\{"step": (\d+), "stage": "(\w+)", "time": ([0-9.]+)')
 _REWARD: Final = re.compile(rb'"rollout/reward": (-?[0-9.eE+-]+)')
+_TELLING: Final = ("seed", "model.name", "learner.optimizer.lr", "rollout.group_size")
+"""Settings that are named first where runs differ in many."""
 _SPARK_POINTS: Final = 60
 _SHORT: Final = 120
 """Characters of a config's value in the list."""
@@ -96,7 +98,7 @@ class RunScan:
             "environment": str(self._config.get("env.name", "")),
             "estimator": str(self._config.get("credit.estimator", "")),
             "age": age,
-            "spark": _thin([score for _, score in seen.scores] if len(seen.scores) > 2 else seen.rewards),
+            "spark": _thin([score for _, score in seen.scores] if len(seen.scores) > 1 else seen.rewards),
             "problem": "; ".join(problems),
         }
 
@@ -164,12 +166,22 @@ def what_differs(scans: Mapping[str, RunScan]) -> dict[str, dict[str, Json]]:
     every = [scan.settings for scan in scans.values() if scan.settings]
     keys = dict.fromkeys(key for settings in every for key in settings)
     differing = [key for key in keys if len({_show(settings.get(key)) for settings in every}) > 1]
-    # Settings that runs have in common and set otherwise tell more than those that some of them lack.
-    differing.sort(key=lambda key: len({_show(settings[key]) for settings in every if key in settings}) == 1)
+
+    def rank(key: str) -> tuple[int, bool]:
+        # Settings that runs have in common and set otherwise tell more than those that some of them lack.
+        lacking = len({_show(settings[key]) for settings in every if key in settings}) == 1
+        return _TELLING.index(key) if key in _TELLING else len(_TELLING), lacking
+
+    differing.sort(key=rank)
     return {
-        run: {key: _show(scan.settings[key]) for key in differing if key in scan.settings}
+        run: {key: _show(scan.settings[key]) for key in differing if _has_effect(key, scan.settings)}
         for run, scan in scans.items()
     }
+
+
+def _has_effect(key: str, settings: Mapping[str, object]) -> bool:
+    """The shape of the built-in model says nothing of a run that has another."""
+    return key in settings and not (key.startswith("model.small.") and settings.get("model.name") != "small")
 
 
 def _score(line: bytes) -> float | None:

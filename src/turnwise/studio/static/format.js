@@ -23,6 +23,7 @@ export function age(seconds) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return dash;
+  if (seconds > 0 && seconds < 0.1) return `${num(1000 * seconds, 2)} ms`;
   if (seconds < 60) return `${num(seconds, 3)} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;

@@ -41,7 +41,7 @@ function figures({ run, findings, files }) {
     h("div", { class: "title-row" }, h("h1", null, run.name), h("span", { class: `status ${run.status}` }, run.status),
       h("span", { class: "soft" }, [run.environment, run.estimator].filter(Boolean).join(" · "))),
     h("div", { class: "tiles" },
-      tile(run.best === null ? dash : num(run.best, 3), run.best === null ? "no evaluation yet" : `best held-out success, at step ${run.best_step}`),
+      tile(run.best === null ? dash : num(run.best, 3), run.best === null ? "no evaluation yet" : `best held-out, at step ${run.best_step.toLocaleString("en")}`),
       tile(run.last === null ? dash : num(run.last, 3), "newest held-out success"),
       tile(`${run.step.toLocaleString("en")}${run.steps ? ` / ${run.steps.toLocaleString("en")}` : ""}`, "training steps"),
       tile(String(findings.length), alarms ? `findings, ${plural(alarms, "alarm")}` : "findings", alarms ? "alarm" : ""),

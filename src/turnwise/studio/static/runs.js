@@ -59,7 +59,7 @@ export async function runsPage(main) {
           differs.length > CHIPS && h("span", { class: "chip more" }, `+${differs.length - CHIPS}`))),
       h("span", { class: `status ${run.status}` }, run.status),
       h("span", { class: "progress", title: `step ${run.step} of ${run.steps ?? "?"}` },
-        h("span", { class: "track" }, h("span", { style: { width: `${100 * done}%` } })), h("span", { class: "n" }, `${run.step}/${run.steps ?? "?"}`)),
+        h("span", { class: "track" }, h("span", { style: { width: `${100 * done}%` } })), h("span", { class: "n" }, run.steps === 0 ? dash : `${run.step}/${run.steps ?? "?"}`)),
       h("span", { class: "n strong right", "data-label": "best" }, run.best === null ? dash : num(run.best, 3)),
       h("span", { class: "n right", "data-label": "newest" }, run.last === null ? dash : num(run.last, 3)),
       h("span", { class: "learning" }, sparkline(run.spark)),
