@@ -72,9 +72,9 @@ def _print(scored: "list[Rescored]") -> None:
             f"{one.teaching_now} of {one.groups}",
         )
     print_table(table)
-    raised = [one for one in scored if one.problem and not one.problem.startswith("it failed")]
-    for one in raised[:_NAMED_PROBLEMS]:
-        print_line(f"left out: {one.name}: {one.problem}")
+    raised = [each for each in scored if each.problem and not each.problem.startswith("it failed")]
+    for each in raised[:_NAMED_PROBLEMS]:
+        print_line(f"left out: {each.name}: {each.problem}")
     if len(raised) > _NAMED_PROBLEMS:
         print_line(f"left out: {len(raised) - _NAMED_PROBLEMS} more; --save FILE writes each with its reason")
 
