@@ -5,8 +5,8 @@ either; a key that nothing reads has no reader, and a test refuses it.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import get_args, get_origin
 
@@ -64,7 +64,8 @@ def about_section(key: str) -> str:
         if part != NAME:
             fields = [model.model_fields[part] for model in models if part in model.model_fields]
             models = [section for field in fields for section in sections_of(field.annotation)]
-    return " ".join((models[0].__doc__ or "").split("\n\n")[0].split())
+    shown = models if len(_kinds(models)) > 1 else models[:1]
+    return " ".join(" ".join((model.__doc__ or "").split("\n\n")[0].split()) for model in shown)
 
 
 def _of_algorithm() -> Iterator[Setting]:
@@ -97,10 +98,41 @@ def _walk(cls: type[BaseModel], values: Settings, path: KeyPath) -> Iterator[Set
             read_by=find_readers(cls, name),
             known_as=tuple(known for known, ours in FAMILIAR.items() if key in _keys_of(ours)),
         )
+    kinds = {names: _kinds([section for other, section in inner if other == names]) for names, _ in inner}
     for names, section in inner:
         value = getattr(values, names[0], None)  # absent where it is required
         own = value if isinstance(value, section) and isinstance(value, Settings) else _default(section)
-        yield from _walk(section, own, (*path, *names))
+        below = (*path, *names)
+        if len(kinds[names]) < 2:
+            yield from _walk(section, own, below)
+        elif section is next(iter(kinds[names].values())):  # all kinds at once, in place of the first
+            yield from _merge_kinds(
+                {kind: list(_walk(one, _default(one), below)) for kind, one in kinds[names].items()}
+            )
+
+
+def _kinds(sections: Sequence[type[BaseModel]]) -> dict[str, type[BaseModel]]:
+    """The sections among which `kind` chooses, by kind."""
+    return {str(one.model_fields["kind"].default): one for one in sections if "kind" in one.model_fields}
+
+
+def _merge_kinds(kinds: Mapping[str, list[Setting]]) -> Iterator[Setting]:
+    """The settings of all kinds, each key once, with the kinds that have it and what each says of it."""
+    every = {kind: {one.key: one for one in settings} for kind, settings in kinds.items()}
+    for key in dict.fromkeys(key for settings in every.values() for key in settings):
+        having = {kind: settings[key] for kind, settings in every.items() if key in settings}
+        first, *others = having.values()
+        texts = list(dict.fromkeys(one.about for one in having.values()))
+        if len(texts) > 1:
+            about = " ".join(f"{kind}: {one.about}" for kind, one in having.items())
+        else:
+            about = first.about if len(having) == len(kinds) else f"{', '.join(having)}: {first.about}"
+        yield replace(
+            first,
+            type=" or ".join(dict.fromkeys(one.type for one in having.values())),
+            about=about,
+            read_by=tuple(sorted({*first.read_by, *(reader for one in others for reader in one.read_by)})),
+        )
 
 
 def _default(section: type[BaseModel]) -> Settings:
