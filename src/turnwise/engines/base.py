@@ -69,6 +69,12 @@ class EngineStats:
             **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         )
 
+    def plus(self, other: "EngineStats") -> "EngineStats":
+        """The work of two engines."""
+        return EngineStats(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
+
 
 class Engine(Protocol):
     """Anything that samples tokens: the local engine, a script, a server."""

@@ -74,7 +74,7 @@ def load_model(
     `texts` is called for the built-in model alone, to train its tokenizer, unless that is given: a process that joins
     a run takes rank 0's.
     """
-    device = _find_device(settings.device)
+    device = find_device(settings.device)
     if settings.lora is not None:
         require_peft()
     if settings.tokenizer is not None:
@@ -236,7 +236,7 @@ def _context_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -
     return int(positions or tokenizer.model_max_length)
 
 
-def _find_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
+def find_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if asked == "cuda" and not torch.cuda.is_available():
         raise ModelError("model.device is cuda but torch sees no GPU: set model.device to auto or cpu")
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")

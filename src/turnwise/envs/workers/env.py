@@ -234,15 +234,22 @@ class WorkerEnv(Env):
         return worker
 
 
+def importable_name(cls: type) -> str | None:
+    """The name by which another process finds a class: by its file where its module has no name there; else None."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    in_file = cls.__module__ == "__main__" or cls.__module__.startswith("turnwise_user_")
+    if "<locals>" in cls.__qualname__ or (in_file and not file):
+        return None
+    return f"{Path(file).resolve() if in_file and file else cls.__module__}:{cls.__qualname__}"
+
+
 def _birth(env: Env, settings: EnvSettings | None) -> Birth:
     cls = type(env.prototype)
     described = settings or describe_env(env)
     assert isinstance(described, EnvSettings), "a mixture is placed one by one"
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    in_file = cls.__module__ == "__main__" or cls.__module__.startswith("turnwise_user_")
-    name = f"{Path(file).resolve()}:{cls.__qualname__}" if in_file and file else f"{cls.__module__}:{cls.__qualname__}"
+    name = importable_name(cls)
     folders = tuple(sys.path)
-    if not described.unrecorded and "<locals>" not in name and (file or not in_file):
+    if not described.unrecorded and name is not None:
         made = described.model_copy(update={"name": name, "workers": 0})
         return Birth(settings=made, pickled=b"", folders=folders)
     try:

@@ -1,0 +1,66 @@
+"""From settings to an environment in its workers, here and in processes that have nothing but the settings.
+
+Invariant: an environment that another process makes from `describe_elsewhere` is the one of this process: its class,
+with its arguments.
+"""
+
+from turnwise.envs.base import Env
+from turnwise.envs.chaos import with_chaos
+from turnwise.envs.mixture import Mixture
+from turnwise.envs.registry import EnvSettings, MixtureSettings, describe_env, make_env
+from turnwise.envs.workers.env import importable_name, in_workers
+from turnwise.errors import ConfigError
+
+
+def place_env(settings: EnvSettings | MixtureSettings, env: Env | None = None) -> Env:
+    """The environment at hand, or else the one that the settings name, in as many workers as the settings say."""
+    chosen = make_env(settings) if env is None else env
+    if isinstance(settings, EnvSettings):
+        return _in_workers(chosen, settings, given=env is not None)
+    assert isinstance(chosen, Mixture), "what the settings describe"
+    placed = {
+        name: entry.model_copy(update={"env": _in_workers(entry.env, settings.mixture[name], given=env is not None)})
+        for name, entry in chosen.entries.items()
+    }
+    return Mixture(placed, sampling=chosen.sampling)
+
+
+def describe_elsewhere(env: Env, settings: EnvSettings | MixtureSettings, where: str) -> EnvSettings | MixtureSettings:
+    """The settings from which another process makes this environment; `where` is the setting that asks for it.
+
+    Tasks stay here: whoever plays there is given them.
+    """
+    if isinstance(settings, EnvSettings):
+        return settings.model_copy(update=_elsewhere(env, settings, where))
+    assert isinstance(env, Mixture), "what the settings describe"
+    entries = {
+        name: entry.model_copy(update=_elsewhere(env.entries[name].env, entry, where))
+        for name, entry in settings.mixture.items()
+    }
+    return settings.model_copy(update={"mixture": entries})
+
+
+def _elsewhere(env: Env, settings: EnvSettings, where: str) -> dict[str, object]:
+    cls = type(env.prototype)
+    name = importable_name(cls)
+    if settings.unrecorded or name is None:
+        lost = ", ".join(f"{key}={value}" for key, value in settings.unrecorded.items())
+        reason = f"it was made with {lost}" if lost else "it is defined inside a function or an interactive session"
+        raise ConfigError(
+            f"{where}: {cls.__name__} cannot be made in another process ({reason}): define it in a file of its own, "
+            "and make it from plain arguments"
+        )
+    return {"name": name, "tasks": None}
+
+
+def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
+    """The environment in the workers that its settings ask for; `given` in Python, it has no faults of theirs yet."""
+    chosen = with_chaos(env, settings.chaos) if given else env
+    if not settings.workers or chosen.workers:
+        return chosen
+    own = settings
+    if given:
+        described = describe_env(env)
+        assert isinstance(described, EnvSettings), "a mixture is placed one by one"
+        own = described.model_copy(update={"chaos": settings.chaos})
+    return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
