@@ -8,13 +8,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 from turnwise.agents.base import Agent
+from turnwise.agents.policy import PolicyAgent
 from turnwise.envs.base import Env
 from turnwise.errors import ConfigError
 from turnwise.evaluation.intervals import clustered_interval, pass_curve, wilson_interval
 from turnwise.ledger import Ledger
 from turnwise.rollout import Limits, run_groups
+from turnwise.rollout.fleet import Fleet
+from turnwise.rollout.fleet_groups import fleet_groups
 from turnwise.rollout.summary import metric_means
 from turnwise.types import Group, Json, StopReason, Task, Trajectory
 
@@ -130,15 +134,22 @@ async def evaluate(
     seed: int = 0,
     group_by: Sequence[str] | None = None,
     ledger: Ledger | None = None,
+    fleet: Fleet | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Plays every task and scores it, over all tasks and for each value of the data fields that `group_by` names."""
+    """Plays every task and scores it, over all tasks and for each value of the data fields that `group_by` names.
+
+    With a `fleet`, its workers play in the agent's place, by the agent's decoding.
+    """
     fields = choose_fields(tasks, group_by)
     if any(task.env for task in tasks):
         fields = (_ENV, *fields)
-    groups = await run_groups(
-        agent, env, tasks, group_size=samples_per_task, seed=seed, limits=limits, ledger=ledger, progress=progress
-    )
+    if fleet is not None:
+        assert isinstance(agent, PolicyAgent), "workers sample from the policy"
+        play = partial(fleet_groups, fleet, agent.decoding, tasks)
+    else:
+        play = partial(run_groups, agent, env, tasks, limits=limits)
+    groups = await play(group_size=samples_per_task, seed=seed, ledger=ledger, progress=progress)
     return Evaluation(scores=score(groups), slices=tuple(_slice(groups, fields)), groups=groups)
 
 

@@ -231,12 +231,13 @@ class Fleet:
 
     async def _bring_back(self, member: "_Member") -> None:
         """Takes a worker back once it has the newest weights."""
-        loaded: int | None = None
-        while self._newest is not None and loaded != self._newest[1]:
-            weights, version = self._newest
+        loaded = None
+        while self._newest is not loaded:  # not by version: two loads may have one, before and after a cold start
+            newest = self._newest
+            assert newest is not None
             try:
-                await member.worker.load(weights, version)
-                loaded = version
+                await member.worker.load(*newest)
+                loaded = newest
             except WorkerLost:
                 await asyncio.sleep(self._retry_seconds)
         member.present = True
