@@ -40,18 +40,31 @@ def join() -> Parallel:
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return SINGLE
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        store, rank, world = _meet()
+    except RuntimeError as error:
+        raise _unreachable("torchrun", error) from error
+    return join_by(store, rank=rank, world=world, local_rank=local_rank, started_by="torchrun")
+
+
+def join_by(store: Store, *, rank: int, world: int, local_rank: int = 0, started_by: str) -> Parallel:
+    """Joins the processes that find each other by this store; `local_rank` is the place of its GPU on this machine."""
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(_own_gpu(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()))
+        torch.cuda.set_device(_own_gpu(local_rank, torch.cuda.device_count()))
     try:
-        store, rank, world = _meet()
         # A prefix of its own each time: in one store, a second group would find the addresses of the first.
         store = PrefixStore(f"turnwise-{next(_joined)}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
     except RuntimeError as error:
-        raise TurnwiseError(f"torchrun: its processes cannot reach each other ({_first_line(error)})") from error
+        raise _unreachable(started_by, error) from error
     return DataParallel(rank=dist.get_rank(), world=dist.get_world_size())
+
+
+def _unreachable(started_by: str, error: RuntimeError) -> TurnwiseError:
+    return TurnwiseError(f"{started_by}: its processes cannot reach each other ({_first_line(error)})")
 
 
 @functools.cache
