@@ -12,6 +12,7 @@ VERIFIERS := .venv-verifiers
 DOCS := .venv-docs
 ENVS := .venv-envs
 STUDIO := .venv-studio
+SCALE := .venv-scale
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
 PIP := -m pip install --quiet --disable-pip-version-check
@@ -104,8 +105,15 @@ test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
 
-test-scale: $(READY) ## Test learners that are spread over 2 and 4 processes, sharded and not (minutes)
-	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/learner/test_sharded.py tests/learner/test_parallel.py tests/training/test_launch.py
+test-scale: $(SCALE)/.ready ## Test learners that are spread over 2 and 4 processes, and runs on Ray clusters of several nodes (minutes)
+	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(SCALE)/bin/python -m pytest tests/learner/test_sharded.py tests/learner/test_parallel.py tests/training/test_launch.py
+	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(SCALE)/bin/python -m pytest tests/scale
+
+$(SCALE)/.ready: requirements.txt pyproject.toml tests/scale/requirements.txt
+	$(call make-venv,$(SCALE))
+	$(SCALE)/bin/python $(PIP) -r tests/scale/requirements.txt
+	$(SCALE)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
 
 mutants: $(READY) ## Plant N random small bugs (N=0: all) in the code that learns and list those no test notices (SEED=0)
 	$(BIN)/python tests/mutants --number $(N) --seed $(SEED) --jobs 2 $(MUTANTS)
@@ -129,4 +137,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(OPENENV) $(VERIFIERS) $(ENVS) $(STUDIO) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(OPENENV) $(VERIFIERS) $(ENVS) $(STUDIO) $(SCALE) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

@@ -43,6 +43,7 @@ LAYERS = (
     "oracle",
     "runs",
     "evaluation",
+    "cluster",
     "algorithms",
     "familiar",
     "config",

@@ -129,7 +129,8 @@ def train(
             display=display,
             callbacks=[one for one in callbacks if not isinstance(one, str | Mapping)],
             learners=learners,
-        )
+        ),
+        config.cluster,
     )
     return trained or RunDirectory(Path(run))  # a process that followed did not write it
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from turnwise.algorithms import apply_algorithm
+from turnwise.cluster.settings import ClusterSettings, LocalCluster
 from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings
 from turnwise.envs.registry import AnyEnvSettings, EnvSettings, MixtureSettings
@@ -66,6 +67,7 @@ class Config(Settings):
     trajectories: TrajectorySettings = TrajectorySettings()
     render: RenderSettings = RenderSettings()
     engine: EngineSettings = LocalEngineSettings()
+    cluster: ClusterSettings = LocalCluster()
     callbacks: tuple[PluginSettings, ...] = ()
     """Observers of the run: tensorboard, wandb, mlflow, trackio, or your own: `[tensorboard, my_package:Mine]`."""
 

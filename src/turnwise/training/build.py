@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import torch
 
 from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedAgent
+from turnwise.cluster.engine import ClusterEngine
 from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
-from turnwise.envs.chaos import with_chaos
 from turnwise.envs.mixture import Mixture, first_tasks, members_of
-from turnwise.envs.registry import EnvSettings, describe_env, make_env
-from turnwise.envs.workers.env import in_workers
+from turnwise.envs.workers.placing import place_env
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
 from turnwise.models.loading import LoadedModel, load_model, require_context
 from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, report_failures, run_episode
+from turnwise.rollout.fleet import Fleet
 from turnwise.types import Message, Task
 
 _SMOKE_TASKS = 3
@@ -47,6 +47,10 @@ class Components:
     autocast: torch.dtype | None
     ledger: Ledger
     """Where all of them charge their time."""
+    prompt_ids: tuple[int, ...] = ()
+    """What an agent reads first in one of the tasks."""
+    fleet: Fleet | None = None
+    """Rollout workers of a cluster; None: episodes are played in this process."""
 
     def policy(self, decoding: Decoding) -> PolicyAgent:
         """The model as an agent: in training with the rollout's decoding, in evaluation with its own."""
@@ -54,9 +58,17 @@ class Components:
 
 
 def assemble(
-    config: Config, *, env: Env | None = None, tasks: Sequence[Task] | None = None, ledger: Ledger | None = None
+    config: Config,
+    *,
+    env: Env | None = None,
+    tasks: Sequence[Task] | None = None,
+    ledger: Ledger | None = None,
+    on_cluster: bool = False,
 ) -> Components:
-    """Makes every component once; `env` and `tasks` replace those that the config names."""
+    """Makes every component once; `env` and `tasks` replace those that the config names.
+
+    With `on_cluster`, rollout workers elsewhere will sample, and there is no engine here.
+    """
     env = choose_env(config, env)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)
@@ -71,49 +83,32 @@ def assemble(
     autocast = torch.bfloat16 if config.model.autocast else None
     ledger = ledger or Ledger()
     render = make_render(loaded.tokenizer, config.render)
+    prompt_ids = render.start(opening, env.tools) if opening else ()
     return Components(
         env=env,
         train_tasks=train_tasks,
         test_tasks=test_tasks,
         loaded=loaded,
         render=render,
-        engine=make_engine(
+        engine=ClusterEngine(loaded.context_limit)
+        if on_cluster
+        else make_engine(
             config.engine,
             loaded.model,
             context_limit=loaded.context_limit,
             autocast=autocast,
             ledger=ledger,
-            prompt_ids=render.start(opening, env.tools) if opening else (),
+            prompt_ids=prompt_ids,
         ),
         autocast=autocast,
         ledger=ledger,
+        prompt_ids=prompt_ids,
     )
 
 
 def choose_env(config: Config, env: Env | None) -> Env:
     """The environment at hand, or else the one that the config names, in as many workers as the config says."""
-    settings, chosen = config.env, make_env(config.env) if env is None else env
-    if isinstance(settings, EnvSettings):
-        return _in_workers(chosen, settings, given=env is not None)
-    assert isinstance(chosen, Mixture), "what the config describes"
-    placed = {
-        name: entry.model_copy(update={"env": _in_workers(entry.env, settings.mixture[name], given=env is not None)})
-        for name, entry in chosen.entries.items()
-    }
-    return Mixture(placed, sampling=chosen.sampling)
-
-
-def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
-    """The environment in the workers that its settings ask for; `given` in Python, it has no faults of theirs yet."""
-    chosen = with_chaos(env, settings.chaos) if given else env
-    if not settings.workers or chosen.workers:
-        return chosen
-    own = settings
-    if given:
-        described = describe_env(env)
-        assert isinstance(described, EnvSettings), "a mixture is placed one by one"
-        own = described.model_copy(update={"chaos": settings.chaos})
-    return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
+    return place_env(config.env, env)
 
 
 def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:

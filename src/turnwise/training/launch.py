@@ -1,4 +1,4 @@
-"""Where training runs: in this process, or in all that torchrun started.
+"""Where training runs: in this process, in all that torchrun started, or with learners on a Ray cluster.
 
 Invariant: rank 0 runs the training and owns its run directory; every other rank only follows its learner. When a rank
 fails, the others end too, each with one line.
@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from turnwise.cluster.settings import LocalCluster, RayCluster
 from turnwise.compute.garbage import reduced_gc
 from turnwise.errors import ConfigError
 from turnwise.learner.group import LearnerGroup, follow
@@ -18,8 +19,13 @@ from turnwise.training.interruption import StopSignal
 T = TypeVar("T")
 
 
-def launch(train: Callable[[LearnerGroup], T]) -> T | None:
-    """Runs `train` on rank 0 with the learners of all ranks; returns None on the others, when it has ended."""
+def launch(train: Callable[[LearnerGroup], T], cluster: LocalCluster | RayCluster | None = None) -> T | None:
+    """Runs `train` on rank 0 with the learners of all ranks; returns None on the others, when it has ended.
+
+    This process is rank 0 of the learners that `cluster` asks for; under torchrun, its processes are the learners.
+    """
+    if isinstance(cluster, RayCluster) and cluster.learners > 1:
+        return _launch_on_ray(train, cluster)
     parallel = join()
     try:
         if not parallel.is_main:
@@ -31,6 +37,15 @@ def launch(train: Callable[[LearnerGroup], T]) -> T | None:
             return train(learners)
     finally:
         parallel.leave()
+
+
+def _launch_on_ray(train: Callable[[LearnerGroup], T], cluster: RayCluster) -> T:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("cluster.learners: torchrun has started learners already: set it to 1, or drop torchrun")
+    from turnwise.cluster.ray.learners import ray_learners
+
+    with ray_learners(cluster) as parallel, LearnerGroup(parallel) as learners:
+        return train(learners)
 
 
 def single_process() -> LearnerGroup:

@@ -20,6 +20,7 @@ from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.rewards.judge_client import CostMeter
 from turnwise.rollout import RolloutBatch, summarise
+from turnwise.rollout.fleet import Fleet
 from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics
 from turnwise.runs.background import BackgroundWriter
 from turnwise.runs.findings import FindingsLog
@@ -47,6 +48,7 @@ class Recorder:
         ledger: Ledger,
         engine: Engine,
         env: Env,
+        fleet: Fleet | None = None,
         keep: TrajectorySettings,
         decode: Decode,
         callbacks: Callback,
@@ -60,6 +62,7 @@ class Recorder:
         self._retention = Retention(directory.trajectories, keep)
         self._judges = CostMeter()
         self._env, self._worker_counts = env, Counter(env.worker_counts())
+        self._fleet, self._lost = fleet, 0
         self._reported = self._lap = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -139,13 +142,24 @@ class Recorder:
             self._store("train", step, rollouts.groups, kept, update)
             spent = self._ledger_recorder.close_training(rollouts.groups, kept, update)
             metrics = {**summary, **rollouts.metrics(), **update.metrics, **decision.metrics, **pace, **spent}
-            metrics |= self._judges.read() | self._count_workers()
+            metrics |= self._judges.read() | self._count_workers() | (self._fleet.metrics() if self._fleet else {})
             self._write("train", step, metrics)
             self._callbacks.on_step_end(step, metrics)
+        self._report_lost(step)
         for event in decision.events:
             self._findings.write(event.to_json())
             self._display.note(f"step {step}: {event.sentence}")
             self._callbacks.on_finding(step, event)
+
+    def _report_lost(self, step: int) -> None:
+        """Reports rollout workers that were lost since the last step."""
+        if self._fleet is None or self._fleet.lost == self._lost:
+            return
+        lost, self._lost = self._fleet.lost - self._lost, self._fleet.lost
+        times = "a rollout worker was lost" if lost == 1 else f"rollout workers were lost {lost} times"
+        sentence = f"{times}: what was being played there was played again elsewhere, with the same seeds"
+        self._findings.write({"step": step, "kind": "worker_lost", "severity": "sign", "sentence": sentence})
+        self._display.note(f"step {step}: {sentence}")
 
     def record_evaluation(self, stage: str, step: int, result: Evaluation) -> None:
         self._store(stage, step, result.groups)

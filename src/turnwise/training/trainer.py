@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from turnwise.cluster.settings import LocalCluster
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
@@ -48,6 +49,7 @@ from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
+from turnwise.training.on_cluster import on_cluster, require_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
 from turnwise.types import Task
@@ -59,6 +61,7 @@ MAY_DIFFER = (
     "trajectories",
     "evaluate.every",
     "callbacks",
+    "cluster",
     "sft.workers",
     *MEMORY_SETTINGS,
     *_FAILURE_LIMITS,
@@ -94,12 +97,15 @@ def run_training(
             seed_globals(config.seed)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-            parts = assemble(config, env=env, tasks=tasks, ledger=ledger)
+            require_cluster(config)
+            elsewhere = not isinstance(config.cluster, LocalCluster)
+            parts = assemble(config, env=env, tasks=tasks, ledger=ledger, on_cluster=elsewhere)
             if env is None or not env.workers:
                 stack.callback(parts.env.close_workers)
             if not resume:
                 require_demonstrations(config.sft, parts)
             _load_model(learners, config, parts)
+            parts = stack.enter_context(on_cluster(config, parts))
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
             stack.enter_context(reduced_gc())
@@ -111,6 +117,7 @@ def run_training(
                 ledger=ledger,
                 engine=parts.engine,
                 env=parts.env,
+                fleet=parts.fleet,
                 keep=config.trajectories,
                 decode=parts.render.decode,
                 callbacks=observers,
@@ -159,7 +166,7 @@ class Trainer:
         self.config, self.parts, self.learners = config, parts, learners
         self.recorder, self.ledger, self.stop = recorder, parts.ledger, stop
         self.checkpoints = Checkpoints(directory.checkpoints, keep=config.checkpoint.keep)
-        self.rollouts = make_rollouts(config, parts)
+        self.rollouts = make_rollouts(config, parts, parts.fleet)
         self.cold_start: ColdStart | None = None
         if config.sft is not None:
             self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
@@ -285,6 +292,7 @@ class Trainer:
                 self.parts.test_tasks,
                 limits=self.config.rollout,
                 ledger=self.ledger,
+                fleet=self.parts.fleet,
                 samples_per_task=settings.samples_per_task,
                 seed=self._seed("evaluate"),
                 group_by=settings.group_by,

@@ -1,0 +1,1 @@
+"""Where a run's rollout workers and learners are: in this process, or on a Ray cluster."""

@@ -1,0 +1,219 @@
+"""Rollout workers as Ray actors, from the driver's side.
+
+Invariant: a call that an actor's end cut short raises `WorkerLost`, so the fleet plays the job elsewhere; an actor is
+made again when weights are loaded into a worker that has none, and so begins with the newest. Weights are put into the
+object store once per load of the fleet, for however many workers.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from turnwise.cluster.ray.actor import RolloutActor
+from turnwise.cluster.ray.session import connect, reserve
+from turnwise.cluster.settings import RayCluster
+from turnwise.cluster.spec import WorkerSpec
+from turnwise.cluster.weights import pack
+from turnwise.engines.base import EngineStats
+from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.rollout.fleet import GroupJob, WorkerLost
+from turnwise.types import Group
+
+if TYPE_CHECKING:
+    import torch
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
+
+_CLOSE_SECONDS = 5.0
+"""For an actor to end what its environments run."""
+
+
+class WeightStore:
+    """The newest weights in the cluster's object store."""
+
+    def __init__(self) -> None:
+        self._source: Mapping[str, torch.Tensor] | None = None
+        self._version = -1
+        self._ref: ObjectRef | None = None
+        self.puts = 0
+
+    def put(self, weights: "Mapping[str, torch.Tensor]", version: int) -> "ObjectRef":
+        """A reference to a copy of the weights as they were when they were first given, by whichever worker.
+
+        The mapping itself stands for one load: tensors in it change when the learner updates, the copy does not.
+        """
+        import ray
+
+        if weights is not self._source or version != self._version:
+            self._ref = ray.put(pack(weights))
+            self._source, self._version = weights, version
+            self.puts += 1
+        assert self._ref is not None
+        return self._ref
+
+
+class RayWorker:
+    """One rollout worker: an actor in its bundle of the placement group, and another one there after its end."""
+
+    def __init__(
+        self,
+        number: int,
+        spec: "ObjectRef",
+        store: WeightStore,
+        settings: RayCluster,
+        group: "PlacementGroup",
+        *,
+        places: int,
+    ) -> None:
+        self.number, self.places = number, places
+        self._spec, self._store, self._settings, self._group = spec, store, settings, group
+        self._actor: ActorHandle | None = None
+        self._started = False
+        self.pid = 0
+        """Of the actor's process, on its node."""
+        self._outbox: list[tuple[GroupJob, asyncio.Future[ObjectRef]]] = []
+        self._batches = itertools.count()
+        self._work_of_lost, self._work = EngineStats(), EngineStats()
+
+    @property
+    def stats(self) -> EngineStats:
+        """The work of its engines, as far as finished groups have reported it."""
+        return self._work_of_lost.plus(self._work)
+
+    async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
+        """Loads weights; makes the actor first where there is none, and returns when it is ready."""
+        ref = self._store.put(weights, version)
+        if self._actor is not None:
+            with self._loss_in_words(self._actor):
+                await self._actor.load.remote(ref, version)
+            return
+        actor = self._make_actor()
+        with self._loss_in_words(actor):
+            try:
+                # A worker that was lost may wait for a node; the fleet gives up when it has no other.
+                async with asyncio.timeout(None if self._started else self._settings.start_seconds):
+                    self.pid = await actor.load.remote(ref, version)
+            except TimeoutError:
+                raise ConfigError(
+                    f"cluster: rollout worker {self.number} did not start within {self._settings.start_seconds:g} "
+                    "seconds: look at Ray's logs, or raise cluster.start_seconds"
+                ) from None
+        self._actor, self._started = actor, True
+
+    async def play(self, job: GroupJob) -> Group:
+        """Plays a job, which is sent with the others of this turn of the event loop: they begin together."""
+        loop = asyncio.get_running_loop()
+        sent: asyncio.Future[ObjectRef] = loop.create_future()
+        if not self._outbox:
+            loop.call_soon(self._send)
+        self._outbox.append((job, sent))
+        actor = self._actor
+        with self._loss_in_words(actor):
+            played: tuple[Group, EngineStats] = await (await sent)
+        group, self._work = played
+        return group
+
+    def begin_close(self) -> "list[ObjectRef]":
+        """Asks the actor to end what its environments run; the reference is ready when it has."""
+        with suppress(Exception):  # it is gone already
+            return [self._actor.close.remote()] if self._actor is not None else []
+        return []
+
+    def kill(self) -> None:
+        self._lose(self._actor)
+
+    def _make_actor(self) -> "ActorHandle":
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        settings = self._settings
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=self.number)
+        actor = ray.remote(RolloutActor).options(
+            num_cpus=settings.worker_cpus,
+            num_gpus=settings.worker_gpus,
+            resources=settings.worker_resources or None,
+            scheduling_strategy=place,
+            max_restarts=0,  # its jobs and weights are the driver's to give again
+        )
+        return actor.remote(self._spec, logging.getLogger().getEffectiveLevel())
+
+    def _send(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        batch = next(self._batches)
+        for place, (job, sent) in enumerate(outbox):
+            if self._actor is not None:  # also a job that was cancelled: its batch would be incomplete
+                ref = self._actor.play.remote(job, batch, len(outbox), place)
+                if not sent.done():
+                    sent.set_result(ref)
+            elif not sent.done():
+                sent.set_exception(WorkerLost(f"rollout worker {self.number} is not back yet"))
+
+    @contextmanager
+    def _loss_in_words(self, actor: "ActorHandle | None") -> Iterator[None]:
+        """Turns what Ray raises into what the fleet knows: WorkerLost, or the error that the worker's code raised."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            yield
+        except RayTaskError as error:
+            cause = error.cause
+            if self._started and self._actor is None:  # it worked before: it may be the node's fault, and pass
+                raise WorkerLost(f"rollout worker {self.number} cannot start again: {cause}") from error
+            if not isinstance(cause, TurnwiseError):
+                raise
+            raise cause from None
+        except RayError as error:
+            self._lose(actor)
+            raise WorkerLost(f"rollout worker {self.number} (process {self.pid}): {_reason(error)}") from error
+
+    def _lose(self, actor: "ActorHandle | None") -> None:
+        if actor is None:
+            return
+        _kill(actor)  # where it was only out of reach, it must not play on
+        if actor is self._actor:
+            self._actor = None
+            self._work_of_lost, self._work = self.stats, EngineStats()
+
+
+@contextmanager
+def ray_workers(settings: RayCluster, spec: WorkerSpec, *, places: int) -> Iterator[list[RayWorker]]:
+    """The rollout workers of a run, without weights yet; their actors and their room on the cluster end with it."""
+    import ray
+
+    bundle = {"CPU": settings.worker_cpus, "GPU": settings.worker_gpus, **settings.worker_resources}
+    bundles = [{name: amount for name, amount in bundle.items() if amount}] * settings.rollout_workers
+    what = f"{settings.rollout_workers} rollout workers (cluster.rollout_workers)"
+    with (
+        connect(settings),
+        reserve(bundles, strategy=settings.strategy, seconds=settings.start_seconds, what=what) as group,
+    ):
+        store, described = WeightStore(), ray.put(spec)
+        workers = [
+            RayWorker(number, described, store, settings, group, places=places)
+            for number in range(settings.rollout_workers)
+        ]
+        try:
+            yield workers
+        finally:
+            closing = [ref for worker in workers for ref in worker.begin_close()]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+            for worker in workers:
+                worker.kill()
+
+
+def _kill(actor: "ActorHandle") -> None:
+    import ray
+
+    with suppress(Exception):  # it is gone already
+        ray.kill(actor)
+
+
+def _reason(error: BaseException) -> str:
+    """The sentence of Ray's account that says why: the first one of its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].partition(". ")[0].removesuffix(".") if lines else type(error).__name__

@@ -1,0 +1,90 @@
+"""What a rollout worker is made from in another process: settings, the model's architecture and its tokenizer.
+
+Invariant: it pickles, names nothing that only the driver has but its files, and needs no download.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from turnwise.agents.policy import PolicyAgent
+from turnwise.engines.base import Engine
+from turnwise.engines.factory import make_engine
+from turnwise.engines.settings import EngineSettings
+from turnwise.envs.base import Env
+from turnwise.envs.registry import EnvSettings, MixtureSettings
+from turnwise.envs.workers.placing import place_env
+from turnwise.models.architecture import Architecture
+from turnwise.models.settings import ModelSettings
+from turnwise.render import make_render
+from turnwise.render.template import RenderSettings
+from turnwise.rollout.fleet import LocalWorker
+from turnwise.rollout.limits import RolloutSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where the driver finds Python and files of the user's: `Home(folder="/home/me/project", path=(...))`."""
+
+    folder: str
+    path: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> "Home":
+        return cls(folder=str(Path.cwd()), path=tuple(os.path.abspath(one) for one in sys.path))
+
+    def enter(self) -> None:
+        """Finds them in the same places, as far as this machine has them."""
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path += [one for one in self.path if one not in sys.path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """All of a rollout worker but the weights."""
+
+    env: EnvSettings | MixtureSettings
+    model: ModelSettings
+    architecture: Architecture
+    tokenizer: PreTrainedTokenizerFast
+    context_limit: int
+    autocast: torch.dtype | None
+    render: RenderSettings
+    engine: EngineSettings
+    rollout: RolloutSettings
+    prompt_ids: tuple[int, ...]
+    """A prompt of the run, on which a local engine checks its forward."""
+    home: Home | None
+    """None: Ray has copied a folder of the user's, which is the working directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltWorker:
+    """A rollout worker of this process, and its parts."""
+
+    worker: LocalWorker
+    engine: Engine
+    env: Env
+
+
+def build_worker(spec: WorkerSpec, weights: Mapping[str, torch.Tensor]) -> BuiltWorker:
+    """The worker in this process, sampling from these weights until it loads others."""
+    if spec.home is not None:
+        spec.home.enter()
+    env = place_env(spec.env)
+    engine = make_engine(
+        spec.engine,
+        spec.architecture.build(spec.model.device, weights),
+        context_limit=spec.context_limit,
+        autocast=spec.autocast,
+        prompt_ids=spec.prompt_ids,
+    )
+    agent = PolicyAgent(engine=engine, render=make_render(spec.tokenizer, spec.render), decoding=spec.rollout)
+    worker = LocalWorker(agent, env, spec.rollout, concurrency=spec.rollout.concurrency)
+    return BuiltWorker(worker=worker, engine=engine, env=env)

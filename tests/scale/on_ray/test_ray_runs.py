@@ -1,0 +1,129 @@
+"""Whole runs on Ray: the same recipe changed only in `cluster`, killed in every process it has, and stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from slow_game import SlowGame
+
+from tiny_runs import SFT, records, same_weights, tiny_data, weights
+from turnwise.cli.main import main
+from turnwise.errors import RunInterrupted
+from turnwise.runs import RunDirectory
+
+PATIENCE = 300.0
+"""Seconds: processes of ours import torch, and a machine may be busy."""
+
+
+def write_recipe(folder, **sections):
+    path = folder / "game.yaml"
+    path.write_text(yaml.safe_dump(tiny_data(**sections)))
+    return path
+
+
+def start(recipe, *arguments, cwd):
+    command = [sys.executable, "-m", "turnwise", "train", str(recipe), *map(str, arguments)]
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parent)])
+    log = (cwd / "log.txt").open("w")
+    return subprocess.Popen(
+        command, cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}, stdout=log, stderr=log
+    )
+
+
+def wait_for(condition, process=None):
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE
+        assert process is None or process.poll() is None, "it has ended"
+        time.sleep(0.05)
+
+
+def steps_of(run):
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return sum(json.loads(line)["stage"] == "train" for line in lines if line.endswith("}"))
+
+
+def actors_of(process):
+    """The processes of its rollout workers, where it started the cluster itself."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [one for one in below if "ray::RolloutActor" in " ".join(one.cmdline())]
+
+
+def is_alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_run_whose_driver_was_killed_resumes_exactly_and_leaves_nothing_behind(tmp_path):
+    """The driver is the learner; the other run is on Ray as well, and never killed."""
+    recipe = write_recipe(tmp_path, sft=SFT, steps=3, checkpoint={"every": 1}, cluster={"kind": "ray"})
+    assert start(recipe, "--run", "whole", cwd=tmp_path).wait(PATIENCE) == 0, (tmp_path / "log.txt").read_text()
+    killed = start(recipe, "--run", "killed", cwd=tmp_path)
+    wait_for(lambda: steps_of(tmp_path / "killed") >= 1, killed)
+    actors = actors_of(killed)
+    assert len(actors) == 2
+    killed.kill()
+    killed.wait()
+    wait_for(lambda: not any(is_alive(one) for one in actors))
+    assert start(recipe, "--run", "killed", "--resume", cwd=tmp_path).wait(PATIENCE) == 0
+    whole, resumed = RunDirectory.open(tmp_path / "whole"), RunDirectory.open(tmp_path / "killed")
+    assert len(records(whole, "train")) == 3
+    for stage in ("train", "evaluate"):
+        assert records(resumed, stage) == records(whole, stage), "to the last digit"
+    assert same_weights(weights(resumed, 3), weights(whole, 3))
+    # And in one process it is the same run, but for rounding.
+    assert main(["train", str(recipe), "cluster.kind=local", "--run", str(tmp_path / "alone")]) == 0
+    alone = RunDirectory.open(tmp_path / "alone")
+    for name, weight in weights(alone, 3).items():
+        torch.testing.assert_close(weights(whole, 3)[name], weight, atol=1e-4, rtol=0, msg=name)
+
+
+def test_a_killed_worker_is_reported_and_a_stopped_run_leaves_the_users_cluster_as_it_was(nodes, tmp_path):
+    import ray
+
+    add_node, cluster = nodes
+    add_node(num_cpus=2)
+    recipe = write_recipe(
+        tmp_path,
+        env={"name": f"{SlowGame.__module__}:SlowGame", "args": {"seconds": 0.3}},
+        steps=1000,
+        cluster={"kind": "ray", "address": cluster.address},
+    )
+    process = start(recipe, "--run", "run", cwd=tmp_path)
+    wait_for(lambda: steps_of(tmp_path / "run") >= 1, process)
+    node = cluster.list_all_nodes()[-1]
+    below = psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True)
+    actors = [one for one in below if "ray::RolloutActor" in " ".join(one.cmdline())]
+    assert len(actors) == 2
+    actors[0].kill()
+    findings = tmp_path / "run" / "findings.jsonl"
+    wait_for(lambda: findings.exists() and "worker_lost" in findings.read_text(), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == RunInterrupted.EXIT_CODE, (tmp_path / "log.txt").read_text()
+    wait_for(lambda: ray.available_resources().get("CPU") == 2)
+    wait_for(lambda: not any(is_alive(one) for one in actors))
+    run = RunDirectory.open(tmp_path / "run")
+    last = records(run, "train")[-1]
+    assert last["fleet/lost"] == 1
+    assert last["fleet/replayed"] >= 1
+    assert list(run.checkpoints.iterdir())
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_learners_on_the_cluster_make_the_run_that_one_makes(shard, tmp_path):
+    cluster = {"kind": "ray", "rollout_workers": 1, "learners": 2}
+    recipe = write_recipe(tmp_path, sft=SFT, steps=1, cluster=cluster, learner={"shard": shard})
+    assert start(recipe, "--run", "two", cwd=tmp_path).wait(PATIENCE) == 0, (tmp_path / "log.txt").read_text()
+    alone = write_recipe(tmp_path, sft=SFT, steps=1)
+    assert main(["train", str(alone), "--run", str(tmp_path / "one")]) == 0
+    one, two = RunDirectory.open(tmp_path / "one"), RunDirectory.open(tmp_path / "two")
+    for name, weight in weights(one, 1).items():
+        torch.testing.assert_close(weights(two, 1)[name], weight, atol=1e-4, rtol=0, msg=name)

@@ -1,0 +1,148 @@
+"""Rollout workers on a Ray cluster of several nodes: what they play, and that it survives workers and nodes."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+import ray
+from slow_game import SlowGame
+
+from tiny_runs import tiny_config
+from turnwise.agents.decoding import Decoding
+from turnwise.errors import ConfigError, EnvError
+from turnwise.ledger import Ledger
+from turnwise.rollout import GroupJob, LocalWorker
+from turnwise.training.build import assemble
+from turnwise.training.on_cluster import on_cluster
+
+CLUSTER = {"kind": "ray", "rollout_workers": 2, "start_seconds": 120.0}
+
+
+def slow_config(cluster=None, **args):
+    name = f"{SlowGame.__module__}:SlowGame"
+    return tiny_config(env={"name": name, "args": args}, cluster=CLUSTER | (cluster or {}))
+
+
+def jobs_of(parts, seed, count=6):
+    return [
+        GroupJob(task=task, group_size=2, seed=seed, index=index, decoding=Decoding())
+        for index, task in enumerate(list(parts.train_tasks)[:count])
+    ]
+
+
+def assert_same(found, expected):
+    """Played alike, apart from times; logprobs but for rounding, since other turns shared their forwards."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.task == other.task
+        for ours, theirs in zip(one.trajectories, other.trajectories, strict=True):
+            assert (ours.stop, ours.success, len(ours.turns)) == (theirs.stop, theirs.success, len(theirs.turns))
+            for turn, expected_turn in zip(ours.turns, theirs.turns, strict=True):
+                for name in ("context_ids", "action_ids", "rewards", "version"):
+                    assert getattr(turn, name) == getattr(expected_turn, name), name
+                assert turn.logprobs == pytest.approx(expected_turn.logprobs, abs=1e-5)
+
+
+async def play_all(fleet, jobs):
+    return await asyncio.gather(*(fleet.play(job) for job in jobs))
+
+
+def play_here(config, seed, version):
+    """The same jobs in this process."""
+    parts = assemble(config, ledger=Ledger())
+
+    async def play():
+        worker = LocalWorker(parts.policy(config.rollout), parts.env, config.rollout)
+        await worker.load(parts.loaded.model.state_dict(), version)
+        return await asyncio.gather(*(worker.play(job) for job in jobs_of(parts, seed)))
+
+    return asyncio.run(play())
+
+
+def test_workers_play_what_one_process_plays_and_a_killed_one_comes_back(nodes):
+    add_node, _ = nodes
+    add_node(), add_node()
+    config = slow_config()
+    parts = assemble(config, on_cluster=True)
+
+    async def play(fleet):
+        workers = [member.worker for member in fleet._members]
+        weights = parts.loaded.model.state_dict()
+        await fleet.load(weights, 3)
+        undisturbed = await play_all(fleet, jobs_of(parts, seed=1))
+        assert fleet.metrics()["fleet/lost"] == fleet.metrics()["fleet/replayed"] == 0
+        playing = asyncio.create_task(play_all(fleet, jobs_of(parts, seed=2)))
+        await asyncio.sleep(0.3)  # in the second of two waits of 0.2 seconds
+        first = workers[0].pid
+        os.kill(first, signal.SIGKILL)
+        disturbed = await playing
+        assert (fleet.lost, fleet.replayed) == (1, 3), "its half of the jobs, once"
+        began = time.monotonic()
+        while fleet.metrics()["fleet/workers"] < 2:
+            assert time.monotonic() - began < 120
+            await asyncio.sleep(0.2)
+        assert workers[0].pid not in (0, first)
+        await fleet.load(dict(weights), 4)
+        again = await play_all(fleet, jobs_of(parts, seed=1))
+        assert workers[0]._store.puts == 2, "one for each load, and none for the worker that came back"
+        work = parts.engine.stats
+        assert work.prefill_tokens > 0
+        assert work == workers[0].stats.plus(workers[1].stats)
+        return undisturbed, disturbed, again
+
+    with on_cluster(config, parts) as parts:
+        undisturbed, disturbed, again = asyncio.run(play(parts.fleet))
+    assert_same(undisturbed, play_here(config, seed=1, version=3))
+    assert_same(disturbed, play_here(config, seed=2, version=3))
+    assert_same(again, play_here(config, seed=1, version=4))
+    assert Counter(ray.available_resources())["CPU"] == 2, "actors and their room are released"
+
+
+def test_a_node_may_be_lost_and_another_take_its_place(nodes):
+    add_node, cluster = nodes
+    add_node(resources={"player": 1}), add_node()
+    doomed = add_node(resources={"player": 1})
+    config = slow_config({"worker_resources": {"player": 1.0}})
+    parts = assemble(config, on_cluster=True)
+
+    async def play(fleet):
+        await fleet.load(parts.loaded.model.state_dict(), 0)
+        playing = asyncio.create_task(play_all(fleet, jobs_of(parts, seed=2)))
+        await asyncio.sleep(0.1)
+        cluster.remove_node(doomed, allow_graceful=False)
+        groups = await playing
+        assert (fleet.lost, fleet.metrics()["fleet/workers"]) == (1, 1), "the third node has no player"
+        add_node(resources={"player": 1})
+        began = time.monotonic()
+        while fleet.metrics()["fleet/workers"] < 2:
+            assert time.monotonic() - began < 180
+            await asyncio.sleep(0.5)
+        return groups, await play_all(fleet, jobs_of(parts, seed=3))
+
+    with on_cluster(config, parts) as parts:
+        groups, later = asyncio.run(play(parts.fleet))
+    assert_same(groups, play_here(config, seed=2, version=0))
+    assert_same(later, play_here(config, seed=3, version=0))
+
+
+def test_mistakes_are_one_line_in_time(nodes, monkeypatch):
+    add_node, _ = nodes
+    add_node()
+    small = slow_config({"start_seconds": 3.0, "worker_gpus": 1.0})
+    began = time.monotonic()
+    with (
+        pytest.raises(ConfigError, match=r"^cluster: no room within 3 seconds for 2 rollout workers[^\n]*$") as raised,
+        on_cluster(small, assemble(small, on_cluster=True)),
+    ):
+        pass
+    assert time.monotonic() - began < 60
+    assert "1 CPUs, 1 GPUs each, in a cluster of 1 CPUs (1 CPUs free)" in str(raised.value)
+
+    monkeypatch.setenv("ONLY_HERE", "1")
+    lacking = slow_config({"rollout_workers": 1}, needs="ONLY_HERE")
+    parts = assemble(lacking, on_cluster=True)
+    with on_cluster(lacking, parts) as parts, pytest.raises(EnvError, match=r"^the game needs ONLY_HERE$"):
+        asyncio.run(parts.fleet.load(parts.loaded.model.state_dict(), 0))
