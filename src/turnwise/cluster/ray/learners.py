@@ -7,10 +7,7 @@ fails, so that no rank waits for one that is gone.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
 from turnwise.cluster.ray.session import connect, reserve
 from turnwise.cluster.settings import RayCluster
@@ -19,7 +16,7 @@ from turnwise.compute.garbage import reduced_gc
 from turnwise.compute.process import configure_process
 from turnwise.errors import ConfigError
 from turnwise.learner.group import follow
-from turnwise.learner.parallel import Parallel, join_by
+from turnwise.learner.parallel import Parallel, host_store, join_by, reach_store
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -42,8 +39,7 @@ class LearnerActor:
     def follow(self, host: str, port: int, rank: int, world: int) -> None:
         """Repeats rank 0's calls until it lets this rank go."""
         logging.getLogger("turnwise").setLevel(logging.ERROR)  # rank 0 warns for all
-        store = TCPStore(host, port, is_master=False)
-        parallel = join_by(store, rank=rank, world=world, started_by=_STARTED_BY)
+        parallel = join_by(reach_store(host, port), rank=rank, world=world, started_by=_STARTED_BY)
         try:
             with reduced_gc():
                 follow(parallel)
@@ -66,9 +62,9 @@ def ray_learners(settings: RayCluster) -> Iterator[Parallel]:
             try:
                 _wait_until_ready(actors, settings.start_seconds)
                 host = ray.util.get_node_ip_address()
-                store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(hours=2))
+                store, port = host_store(host)
                 follows = [
-                    actor.follow.remote(host, store.port, rank, settings.learners)
+                    actor.follow.remote(host, port, rank, settings.learners)
                     for rank, actor in enumerate(actors, start=1)
                 ]
                 parallel = join_by(store, rank=0, world=settings.learners, started_by=_STARTED_BY)

@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch does not list them
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch does not list them
 from torch.distributed.rendezvous import rendezvous
 
 from turnwise.errors import ConfigError, TurnwiseError
@@ -45,22 +45,34 @@ def join() -> Parallel:
         store, rank, world = _meet()
     except RuntimeError as error:
         raise _unreachable("torchrun", error) from error
+    # A prefix of its own each time: in one store, a second group would find the addresses of the first.
+    store = PrefixStore(f"turnwise-{next(_joined)}", store)
     return join_by(store, rank=rank, world=world, local_rank=local_rank, started_by="torchrun")
 
 
 def join_by(store: Store, *, rank: int, world: int, local_rank: int = 0, started_by: str) -> Parallel:
-    """Joins the processes that find each other by this store; `local_rank` is the place of its GPU on this machine."""
+    """Joins the processes that find each other by this store, which has not been used yet; `local_rank` numbers those of
+    this machine, each with a GPU of its own."""
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(_own_gpu(local_rank, torch.cuda.device_count()))
     try:
-        # A prefix of its own each time: in one store, a second group would find the addresses of the first.
-        store = PrefixStore(f"turnwise-{next(_joined)}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
     except RuntimeError as error:
         raise _unreachable(started_by, error) from error
     return DataParallel(rank=dist.get_rank(), world=dist.get_world_size())
+
+
+def host_store(host: str) -> tuple[Store, int]:
+    """A store in this process by which others find it, at a port of this machine's choice."""
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    return store, store.port
+
+
+def reach_store(host: str, port: int) -> Store:
+    """The store that another process hosts."""
+    return TCPStore(host, port, is_master=False, timeout=_TIMEOUT)
 
 
 def _unreachable(started_by: str, error: RuntimeError) -> TurnwiseError:
