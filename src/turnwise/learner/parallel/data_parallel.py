@@ -51,8 +51,8 @@ def join() -> Parallel:
 
 
 def join_by(store: Store, *, rank: int, world: int, local_rank: int = 0, started_by: str) -> Parallel:
-    """Joins the processes that find each other by this store, which has not been used yet; `local_rank` numbers those of
-    this machine, each with a GPU of its own."""
+    """Joins the processes that find each other by this store, which must be new; `local_rank` numbers those of this
+    machine, each with a GPU of its own."""
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
