@@ -1,7 +1,8 @@
-"""One model on several environments beside one model on each: `python examples/mixture.py [RECIPE] [a.b=c ...]`.
+"""One model on several environments beside one model on each: `python examples/mixture.py [PART ...] [a.b=c ...]`.
 
-Trains the recipe's mixture, then each of its environments alone, with the demonstrations and the groups a step that it
-has in the mixture, and prints held-out success after the cold start and after training.
+Trains the recipe `mixture`, then each of its environments alone, with the demonstrations and the groups a step that it
+has in the mixture, and prints held-out success after the cold start and after training. PART is `together` or the name
+of an environment; all of them by default. What was trained before is not trained again.
 """
 
 import sys
@@ -16,6 +17,7 @@ from turnwise.rollout.mixture_sampler import share_out
 from turnwise.runs import RunDirectory, read_metrics
 
 RUNS = Path("runs/mixture-compared")
+TOGETHER = "together"
 
 
 def alone(config: Config, name: str) -> Config:
@@ -31,28 +33,34 @@ def alone(config: Config, name: str) -> Config:
     )
 
 
-def success(run: RunDirectory) -> Mapping[str, tuple[float, float]]:
-    """By environment: held-out success in the first and in the last evaluation."""
+def success(run: RunDirectory) -> Mapping[str, tuple[str, str]]:
+    """By environment: held-out success in the first and in the last evaluation, each with its 95% interval."""
     evaluations = [record for record in read_metrics(run.metrics) if record["stage"] == "evaluate"]
-    found = {}
-    for key in evaluations[0]:
-        if key.startswith("evaluate/env=") and key.endswith("/success"):
-            first, last = (float(str(record[key])) for record in (evaluations[0], evaluations[-1]))
-            found[key.split("=")[1].split("/")[0]] = (first, last)
-    return found
+    keys = [key for key in evaluations[0] if key.startswith("evaluate/env=") and key.endswith("/success")]
+
+    def show(record: Mapping[str, object], key: str) -> str:
+        return "{:.3f} [{:.3f}, {:.3f}]".format(*(float(str(record[f"{key}{end}"])) for end in ("", "_low", "_high")))
+
+    return {
+        key.removeprefix("evaluate/env=").removesuffix("/success"): (
+            show(evaluations[0], key),
+            show(evaluations[-1], key),
+        )
+        for key in keys
+    }
 
 
-def main(recipe: str = "mixture", overrides: Sequence[str] = (), runs: Path = RUNS) -> None:
+def main(parts: Sequence[str] = (), overrides: Sequence[str] = (), recipe: str = "mixture", runs: Path = RUNS) -> None:
     config = load_config(recipe, overrides)
     assert isinstance(config.env, MixtureSettings), "the recipe of a mixture"
-    together = success(turnwise.train(config=config, run=runs / "together", resume="auto"))
-    print(f"{'environment':16} {'in the mixture':>20} {'alone':>20}")
-    for name in config.env.mixture:
-        single = success(turnwise.train(config=alone(config, name), run=runs / name, resume="auto"))
-        figures = (f"{before:.3f} → {after:.3f}" for before, after in (together[name], single[name]))
-        print(f"{name:16} {next(figures):>20} {next(figures):>20}")
+    print(f"{'trained':14} {'environment':14} {'after the cold start':>24} {'after training':>24}")
+    for part in parts or (TOGETHER, *config.env.mixture):
+        chosen = config if part == TOGETHER else alone(config, part)
+        run = turnwise.train(config=chosen, run=runs / part / f"seed-{config.seed}", resume="auto")
+        for name, (before, after) in success(run).items():
+            print(f"{part if part == TOGETHER else 'alone':14} {name:14} {before:>24} {after:>24}")
 
 
 if __name__ == "__main__":
-    recipes = [word for word in sys.argv[1:] if "=" not in word]
-    main(*recipes[:1], overrides=[word for word in sys.argv[1:] if "=" in word])
+    words = sys.argv[1:]
+    main([word for word in words if "=" not in word], [word for word in words if "=" in word])

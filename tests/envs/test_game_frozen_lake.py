@@ -344,3 +344,36 @@ def test_lakes_that_cannot_be_are_refused_in_one_line(arguments, said):
 def test_a_lake_too_small_for_two_splits_is_still_made():
     """A pond of 2 × 2 all of ice has 12 levels: whatever the hashes say, every seed gets one."""
     assert {make_lake(seed, 2, 1.0, 1).distances[make_lake(seed, 2, 1.0, 1).start] for seed in range(20)} == {1}
+
+
+def test_the_lake_in_words_is_seen_from_where_the_player_is(by_hand):
+    game = begin(by_hand(view="words", max_actions_per_turn=1))
+    assert game.show() == "Holes: Down. Goal: Down 3."
+    assert say(game, "Right").messages[0].content == "Holes: Right. Goal: Down 3, Left 1."
+    assert say(game, "Down").messages[0].content == "Holes: Down, Left. Goal: Down 2, Left 1."
+    assert say(game, "Left").messages[0].content == "You fell into a hole."
+    assert say(begin_at(by_hand(view="words"), 9), "Down").messages[0].content == "You are at the goal."
+
+
+def begin_at(env, cell):
+    game = begin(env)
+    game._cell = cell
+    return game
+
+
+def test_the_view_changes_nothing_but_what_is_read(by_hand):
+    drawn, told = begin(by_hand()), begin(by_hand(view="words"))
+    assert drawn.state_key() == told.state_key() == drawn.show()
+    assert drawn.expert() == told.expert()
+    assert begin(by_hand(view="words", think=True)).expert().thinking == "The goal is Down 3."
+    asyncio.run(check_env(FrozenLake(view="words", slippery=False), episodes=2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"view": "sound"}, "it is one of: map, words"), ({"view": "words", "reasoning": {"truth": 0.1}}, "'truth'")],
+    ids=["unknown", "truth"],
+)
+def test_a_view_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(EnvError, match=message):
+        FrozenLake(**arguments)

@@ -24,7 +24,15 @@ def test_it_prints_a_row_for_each_environment(tmp_path, capsys):
     example = runpy.run_path(str(ROOT / "examples/mixture.py"))
     alone = example["alone"](example["load_config"](tmp_path / "mine.yaml"), "words")
     assert (alone.rollout.groups_per_step, list(alone.env.mixture)) == (3, ["words"])
-    example["main"](str(tmp_path / "mine.yaml"), runs=tmp_path / "runs")
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "→" in line]
-    assert [row[0] for row in rows] == ["words", "arms"]
-    assert all(len(row) == 7 for row in rows), "before → after, twice"
+    example["main"](recipe=str(tmp_path / "mine.yaml"), runs=tmp_path / "runs")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "[" in line]
+    assert [row[:2] for row in rows] == [
+        ["together", "words"],
+        ["together", "arms"],
+        ["alone", "words"],
+        ["alone", "arms"],
+    ]
+    assert all(len(row) == 8 for row in rows), "a rate and its interval, before and after"
+    example["main"](["arms"], recipe=str(tmp_path / "mine.yaml"), runs=tmp_path / "runs")
+    again = [line.split() for line in capsys.readouterr().out.splitlines() if "[" in line]
+    assert again == rows[-1:], "what was trained before is read, not trained again"

@@ -4,10 +4,12 @@ Invariant: what Python passes as an object and a recipe as a name comes to the s
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
+from turnwise.envs.base import Env
 from turnwise.envs.tool_env import TaskList, read_tasks
 from turnwise.errors import EnvError
 from turnwise.plugins import PluginKind, find_function
@@ -17,6 +19,30 @@ Expert: TypeAlias = Callable[[Task, Sequence[Message]], Message]
 """The message that an expert would write next in a conversation."""
 TasksOf: TypeAlias = Callable[[str], Sequence[Task]]
 """The tasks of a split."""
+
+
+class WithFunctions(Env):
+    """An environment whose tasks and expert the user may give as functions; it comes before other base classes."""
+
+    _tasks_of: TasksOf | None = None
+    _expert_of: Expert | None = None
+
+    @abstractmethod
+    def episode_so_far(self) -> tuple[Task, Sequence[Message]]:
+        """What the expert is asked about: the task, and the conversation."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return super().tasks(split) if self._tasks_of is None else self._tasks_of(split)
+
+    @property
+    def has_expert(self) -> bool:
+        return self._expert_of is not None
+
+    def expert(self) -> Message:
+        if self._expert_of is None:
+            name = type(self).__name__
+            raise EnvError(f"{name} has no expert: pass expert=..., or give sft a file of chats")
+        return self._expert_of(*self.episode_so_far())
 
 
 def find_expert(given: Expert | str | None) -> Expert | None:

@@ -9,18 +9,18 @@ train, and the next row starts from its text. The environment itself never notic
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field
 
-from turnwise.envs.base import Env, close_env
+from turnwise.envs.base import Env
 from turnwise.envs.contract import check_opening, check_step
+from turnwise.envs.wrapper import WrappedEnv
 from turnwise.settings import Settings
-from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
+from turnwise.types import Message, Step, Task, Turn, TurnRequest
 
-T = TypeVar("T")
 _LEFT_OUT = "\n\n["
 """Opens the note that says how many turns are left out."""
 
@@ -57,7 +57,7 @@ class _Exchange:
     """Of both, as far as they were read."""
 
 
-class Compacting(Env):
+class Compacting(WrappedEnv):
     """An episode of another environment, with a memory: `Compacting(env.spawn(), settings)`.
 
     `context_tokens` is set once the agent's session is open; while it is None, as for an agent without tokens, nothing
@@ -65,7 +65,8 @@ class Compacting(Env):
     """
 
     def __init__(self, env: Env, settings: CompactionSettings) -> None:
-        self._env, self._settings = env, settings
+        super().__init__(env)
+        self._settings = settings
         self.context_tokens: int | None = None
         self._opening: tuple[Message, ...] = ()
         self._opening_tokens = 0
@@ -80,9 +81,6 @@ class Compacting(Env):
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         self._opening = check_opening(await self._env.reset(task, episode_seed))
         return self._opening
-
-    async def step(self, message: Message) -> Step:
-        return await self.receive(Turn(message=message))
 
     async def receive(self, turn: Turn) -> Step:
         self._count(turn)
@@ -114,37 +112,13 @@ class Compacting(Env):
             return self._env.turn_request()
         return TurnRequest(max_tokens=self._settings.summary_tokens)
 
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        return self._env.tools
-
     def state_key(self) -> str | None:
         """A summary is another decision than the move that the same state asks for."""
         key = self._env.state_key()
         return f"{key} (summary)" if self._asked and key is not None else key
 
-    @property
-    def has_deadline(self) -> bool:
-        return self._env.has_deadline
-
-    @property
-    def has_expert(self) -> bool:
-        return self._env.has_expert
-
     def expert(self) -> Message:
         return self._env.expert_summary() if self._asked else self._env.expert()
-
-    async def run_sync(self, method: Callable[[], T]) -> T:
-        return await self._env.run_sync(method)
-
-    def current_line(self) -> str:
-        return self._env.current_line()
-
-    def is_held_up(self) -> bool:
-        return self._env.is_held_up()
-
-    async def close(self) -> None:
-        await close_env(self._env)
 
     def _count(self, turn: Turn) -> None:
         """Measures the row, and the observation that this turn has read."""

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 
 from turnwise.envs.base import Env
 from turnwise.envs.memory import CompactionSettings
+from turnwise.envs.wrapper import WrappedEnv
 from turnwise.errors import EnvError
 from turnwise.settings import Settings
 from turnwise.spelling import suggest
@@ -90,7 +91,7 @@ class Mixture(Env):
     def spawn_for(self, task: Task) -> Env:
         entry = self.entry_of(task)
         spawned = entry.env.spawn_for(task)
-        return spawned if entry.reward_scale == 1.0 else _scaled(spawned, entry.reward_scale)
+        return spawned if entry.reward_scale == 1.0 else ScaledRewards(spawned, entry.reward_scale)
 
     def episode_limits(self, task: Task) -> Mapping[str, object]:
         entry = self.entry_of(task)
@@ -135,6 +136,21 @@ class Mixture(Env):
         """The first environment that is to be demonstrated and has no expert."""
         asked = (name for name, one in self.entries.items() if one.demonstrations != 0)
         return next((name for name in asked if not self.entries[name].env.has_expert), None)
+
+
+class ScaledRewards(WrappedEnv):
+    """An episode of another environment, every reward of which is multiplied: `ScaledRewards(env.spawn(), 2.0)`."""
+
+    def __init__(self, env: Env, scale: float) -> None:
+        super().__init__(env)
+        self._scale = scale
+
+    async def receive(self, turn: Turn) -> Step:
+        return _scale(await super().receive(turn), self._scale)
+
+    async def overflow(self) -> Step | None:
+        step = await super().overflow()
+        return None if step is None else _scale(step, self._scale)
 
 
 class MixedTasks(Sequence[Task]):
@@ -228,23 +244,6 @@ def _entry(name: str, given: Env | Entry) -> Entry:
     if isinstance(entry.env, Mixture):
         raise EnvError(f"'{name}': a mixture within a mixture: name its environments here")
     return entry
-
-
-def _scaled(env: Env, scale: float) -> Env:
-    """The same instance, with every reward of its steps multiplied."""
-    receive, overflow = env.receive, env.overflow
-
-    async def receive_scaled(turn: Turn) -> Step:
-        return _scale(await receive(turn), scale)
-
-    async def overflow_scaled() -> Step | None:
-        step = await overflow()
-        return None if step is None else _scale(step, scale)
-
-    # On the instance, as tasks from files are: no class is asked to know of mixtures.
-    object.__setattr__(env, "receive", receive_scaled)
-    object.__setattr__(env, "overflow", overflow_scaled)
-    return env
 
 
 def _scale(step: Step, scale: float) -> Step:

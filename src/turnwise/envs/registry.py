@@ -25,6 +25,7 @@ BUILT_IN = {
     "frozen_lake": "turnwise.envs.games.frozen_lake:FrozenLake",
     "sokoban": "turnwise.envs.games.sokoban.env:Sokoban",
     "countdown": "turnwise.envs.games.countdown:Countdown",
+    "corridor": "turnwise.envs.games.corridor:Corridor",
     "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
     "mcp": "turnwise.envs.adapters.mcp:MCPEnv",
     "reasoning_gym": "turnwise.envs.adapters.reasoning_gym:ReasoningGym",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, cast
 
-from turnwise.envs.functions import Expert, find_argument, find_expert, find_tasks
+from turnwise.envs.functions import Expert, WithFunctions, find_argument, find_expert, find_tasks
 from turnwise.envs.tool_env import TaskList
 from turnwise.errors import EnvError
 from turnwise.gateway.client import AgentClient
@@ -24,7 +24,7 @@ from turnwise.sources import require_trusted, spell_command
 from turnwise.types import Json, Message, Task  # noqa: F401 - annotations are resolved here, and TaskList names Json
 
 
-class AgentProgram(SessionEnv):
+class AgentProgram(WithFunctions, SessionEnv):
     """`AgentProgram(command=["python", "agent.py"], tasks=[...], rewards="exact_match")`."""
 
     def __init__(
@@ -70,23 +70,14 @@ class AgentProgram(SessionEnv):
             AgentFunction | None, find_argument("function", function, "write `async def run(task, client)`")
         )
         self._scorer = cast(Scorer | None, find_argument("score", score, "write a function of an Outcome"))
-        self._expert = find_expert(expert)
+        self._expert_of = find_expert(expert)
         self._rewards = choose_rewards(rewards)
-        self._tasks = find_tasks(tasks)
+        self._tasks_of = find_tasks(tasks)
         self._crash, self._places = crash, Places(concurrency)
         self._running: RunningCommand | RunningFunction | None = None
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        return super().tasks(split) if self._tasks is None else self._tasks(split)
-
-    @property
-    def has_expert(self) -> bool:
-        return self._expert is not None
-
-    def expert(self) -> Message:
-        if self._expert is None:
-            raise EnvError("AgentProgram has no expert: pass expert=..., or give sft a file of chats")
-        return self._expert(self.task, self.conversation)
+    def episode_so_far(self) -> tuple[Task, Sequence[Message]]:
+        return self.task, self.conversation
 
     async def begin(self, task: Task, episode_seed: int) -> Session:
         gateway = shared_gateway()

@@ -17,7 +17,8 @@ _GROUPS = {
     "Search in the embedded encyclopedia, on a CPU": ("encyclopedia",),
     "Search in documents of your own": ("multihop", "search"),
     "Games: StarPO and StarPO-S": ("starpo",),
-    "Environments of others, and several in one run": ("reasoning", "mixture"),
+    "Conversations longer than their context": ("memory",),
+    "Environments of others, and several in one run": ("reasoning", "textworld", "alfworld", "textarena", "mixture"),
     "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games", "bench"),
 }

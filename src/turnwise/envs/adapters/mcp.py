@@ -9,7 +9,7 @@ from typing import cast
 
 from pydantic import Field
 
-from turnwise.envs.functions import Expert, find_expert, find_tasks
+from turnwise.envs.functions import Expert, WithFunctions, find_expert, find_tasks
 from turnwise.envs.tool_env import TaskList, ToolEnv
 from turnwise.errors import EnvError
 from turnwise.rewards import Episode, Reward
@@ -72,7 +72,7 @@ class ServerSettings(Settings):
         )
 
 
-class MCPEnv(ToolEnv):
+class MCPEnv(WithFunctions, ToolEnv):
     """`MCPEnv(servers=[{"command": "python server.py"}], tasks=[...], rewards="exact_match")`."""
 
     def __init__(
@@ -105,8 +105,8 @@ class MCPEnv(ToolEnv):
             for place, server in enumerate(read)
             if server.score
         ]
-        self._find_tasks = find_tasks(tasks)
-        self._expert = find_expert(expert)
+        self._tasks_of = find_tasks(tasks)
+        self._expert_of = find_expert(expert)
         super().__init__(
             tools=[server.connect() for server in read],
             rewards=[*choose_rewards(rewards), *scored],
@@ -115,17 +115,10 @@ class MCPEnv(ToolEnv):
             max_turns=max_turns,
         )
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        return super().tasks(split) if self._find_tasks is None else self._find_tasks(split)
-
-    @property
-    def has_expert(self) -> bool:
-        return self._expert is not None
-
-    def expert(self) -> Message:
-        if self._expert is None or self._progress is None:
-            raise EnvError("MCPEnv has no expert: pass expert=..., or give sft a file of chats")
-        return self._expert(self._progress.task, self._progress.messages)
+    def episode_so_far(self) -> tuple[Task, Sequence[Message]]:
+        if self._progress is None:
+            raise EnvError("MCPEnv's expert was asked before reset; call reset first")
+        return self._progress.task, self._progress.messages
 
     def prompt(self, task: Task) -> str:
         """The task's `question`; without one, what the servers' setup tools answered."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Unpack
+from typing import Literal, TypeAlias, Unpack, get_args
 
 from turnwise.envs.games.game import GameOptions, Move, TextGame, check_count, of_same_split
 from turnwise.errors import EnvError
@@ -19,6 +19,7 @@ from turnwise.types import Task
 
 ACTIONS = ("Up", "Right", "Down", "Left")
 """Clockwise, so that the neighbours of an action in this list are the two ways to slip."""
+View: TypeAlias = Literal["map", "words"]
 LARGEST = 16
 MOST_REDRAWS = 1000
 _FAR = 10**6
@@ -52,6 +53,7 @@ class FrozenLake(TextGame):
         slippery: bool = True,
         frozen: float = 0.8,
         expert_reasons: bool = False,
+        view: View = "map",
         **shared: Unpack[GameOptions],
     ) -> None:
         """Chooses the kind of lake.
@@ -62,15 +64,21 @@ class FrozenLake(TextGame):
             frozen: The chance that a cell is ice and not a hole.
             expert_reasons: The expert's thoughts say what its step follows from, too: what is around the player, how
                 far each cell is from the goal, and how many holes a step can end in.
+            view: `map` draws the lake; `words` says which neighbours are holes and where the goal is from here, such
+                as `Holes: Left. Goal: Down 2, Right 1.`, which a small model reads far better than a drawing.
             shared: What all games share.
         """
         super().__init__(**shared)
         check_count("size", size, least=2)
         if size > LARGEST:
             raise EnvError(f"size is {size}; the largest lake is {LARGEST} × {LARGEST}")
+        if view not in get_args(View):
+            raise EnvError(f"view is '{view}'; it is one of: {', '.join(get_args(View))}")
+        if view == "words" and "truth" in (shared.get("reasoning") or {}):
+            raise EnvError("reasoning cannot pay 'truth' where view is words, which names no places: remove it")
         if not 0 < frozen <= 1:
             raise EnvError(f"frozen is {frozen}; it is a chance, above 0 and up to 1")
-        self._size, self._slippery, self._frozen = size, slippery, frozen
+        self._size, self._slippery, self._frozen, self._view = size, slippery, frozen, view
         self._expert_reasons = expert_reasons
 
     def begin(self, task: Task, episode_seed: int) -> None:
@@ -81,14 +89,15 @@ class FrozenLake(TextGame):
 
     def rules(self) -> str:
         slips = " Ice is slippery: a step may go sideways." if self._slippery else ""
-        places = " Places are (row, column) from (0, 0)." if self._think else ""
-        return f"P: you. G: goal, pays 1. O: hole, ends it. _: ice.{slips}{places}\nActions: {', '.join(ACTIONS)}"
+        if self._view == "words":
+            lake = f"Go to the goal, which pays 1. A hole ends it.{slips}"
+        else:
+            places = " Places are (row, column) from (0, 0)." if self._think else ""
+            lake = f"P: you. G: goal, pays 1. O: hole, ends it. _: ice.{slips}{places}"
+        return f"{lake}\nActions: {', '.join(ACTIONS)}"
 
     def show(self) -> str:
-        lake, cell = self._lake, self._cell
-        marks = list(self._marks)
-        marks[2 * cell] = "X" if cell in lake.holes else "√" if cell == lake.goal else "P"
-        return "".join(marks)
+        return self._tell() if self._view == "words" else self._map()
 
     def play(self, action: str) -> Move:
         lake, before = self._lake, self._cell
@@ -115,6 +124,8 @@ class FrozenLake(TextGame):
     def explain(self) -> str:
         player, goal = self._lake.place(self._cell), self._lake.place(self._lake.goal)
         places = f"The player is at {player}. The goal is at {goal}."
+        if self._view == "words":
+            places = f"The goal is {self._way_to_goal()}."
         return f"{places} {self._give_reasons()}" if self._expert_reasons else places
 
     def _give_reasons(self) -> str:
@@ -141,7 +152,29 @@ class FrozenLake(TextGame):
         return {"player": lake.place(self._cell), "goal": lake.place(lake.goal)} | holes
 
     def state_key(self) -> str:
-        return self.show()
+        return self._map()
+
+    def _map(self) -> str:
+        lake, cell = self._lake, self._cell
+        marks = list(self._marks)
+        marks[2 * cell] = "X" if cell in lake.holes else "√" if cell == lake.goal else "P"
+        return "".join(marks)
+
+    def _tell(self) -> str:
+        """`Holes: Left. Goal: Down 2, Right 1.`, seen from where the player is."""
+        lake, cell = self._lake, self._cell
+        if cell in lake.holes or cell == lake.goal:
+            return "You fell into a hole." if cell in lake.holes else "You are at the goal."
+        around = zip(ACTIONS, _neighbours(lake.size)[cell], strict=True)
+        holes = ", ".join(action for action, near in around if near in lake.holes) or "none"
+        return f"Holes: {holes}. Goal: {self._way_to_goal()}."
+
+    def _way_to_goal(self) -> str:
+        """`Down 2, Right 1`, as if there were no holes."""
+        (row, column), (goal_row, goal_column) = self._lake.place(self._cell), self._lake.place(self._lake.goal)
+        down, right = goal_row - row, goal_column - column
+        ways = {"Down": down, "Up": -down, "Right": right, "Left": -right}
+        return ", ".join(f"{way} {steps}" for way, steps in ways.items() if steps > 0)
 
 
 @lru_cache(maxsize=4096)

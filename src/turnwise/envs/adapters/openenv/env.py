@@ -18,8 +18,7 @@ from turnwise.envs.adapters.openenv.wire import (
     SocketConnection,
     fetch_schema,
 )
-from turnwise.envs.base import Env
-from turnwise.envs.functions import Expert, find_expert, find_tasks
+from turnwise.envs.functions import Expert, WithFunctions, find_expert, find_tasks
 from turnwise.envs.lazy_tasks import LazyTasks
 from turnwise.envs.tool_env import TaskList
 from turnwise.errors import EnvError
@@ -29,7 +28,7 @@ _TEST_FROM = 1_000_000
 """Seeds of the test begin here, so that no training task has one."""
 
 
-class OpenEnv(Env):
+class OpenEnv(WithFunctions):
     """`OpenEnv(url="http://localhost:8000", prompt="Guess the number.", field="guess")`.
 
     Args:
@@ -76,9 +75,9 @@ class OpenEnv(Env):
         assert isinstance(schema, Mapping), "which fetch_schema has seen"
         self._reader = make_reader(schema, field=field, pattern=pattern, fixed=fixed or {})
         self._by_tool = action == "tool"
-        self._tasks = _seeds(tasks) if isinstance(tasks, int) else find_tasks(tasks)
+        self._tasks_of = _seeds(tasks) if isinstance(tasks, int) else find_tasks(tasks)
         self._success_at, self._max_turns = success_at, max_turns
-        self._expert = find_expert(expert)
+        self._expert_of = find_expert(expert)
         self._connection: Connection | None = None
         self._messages: list[Message] = []
         self._done = True
@@ -87,17 +86,8 @@ class OpenEnv(Env):
     def tools(self) -> tuple[ToolSpec, ...]:
         return (self._reader.tool,) if self._by_tool else ()
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        return super().tasks(split) if self._tasks is None else self._tasks(split)
-
-    @property
-    def has_expert(self) -> bool:
-        return self._expert is not None
-
-    def expert(self) -> Message:
-        if self._expert is None:
-            raise EnvError("OpenEnv has no expert: pass expert=..., or give sft a file of chats")
-        return self._expert(self._task, self._messages)
+    def episode_so_far(self) -> tuple[Task, Sequence[Message]]:
+        return self._task, self._messages
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         await self._release_episode()
