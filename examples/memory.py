@@ -30,11 +30,12 @@ def success(run: RunDirectory) -> list[str]:
 
 
 def main(parts: Sequence[str] = (), overrides: Sequence[str] = (), runs: Path = RUNS) -> None:
-    print(f"{'memory':10} {'after the cold start':>24} {'after training':>24}")
+    lines = [f"{'memory':10} {'after the cold start':>24} {'after training':>24}"]
     for part in parts or PARTS:
         config = load_config("memory", [*PARTS[part], *overrides])
         found = success(turnwise.train(config=config, run=runs / part / f"seed-{config.seed}", resume="auto"))
-        print(f"{part:10} {found[0]:>24} {found[-1]:>24}")
+        lines.append(f"{part:10} {found[0]:>24} {found[-1]:>24}")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -53,12 +53,13 @@ def success(run: RunDirectory) -> Mapping[str, tuple[str, str]]:
 def main(parts: Sequence[str] = (), overrides: Sequence[str] = (), recipe: str = "mixture", runs: Path = RUNS) -> None:
     config = load_config(recipe, overrides)
     assert isinstance(config.env, MixtureSettings), "the recipe of a mixture"
-    print(f"{'trained':14} {'environment':14} {'after the cold start':>24} {'after training':>24}")
+    lines = [f"{'trained':14} {'environment':14} {'after the cold start':>24} {'after training':>24}"]
     for part in parts or (TOGETHER, *config.env.mixture):
         chosen = config if part == TOGETHER else alone(config, part)
         run = turnwise.train(config=chosen, run=runs / part / f"seed-{config.seed}", resume="auto")
         for name, (before, after) in success(run).items():
-            print(f"{part if part == TOGETHER else 'alone':14} {name:14} {before:>24} {after:>24}")
+            lines.append(f"{part if part == TOGETHER else 'alone':14} {name:14} {before:>24} {after:>24}")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

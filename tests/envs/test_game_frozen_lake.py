@@ -366,7 +366,7 @@ def test_the_view_changes_nothing_but_what_is_read(by_hand):
     assert drawn.state_key() == told.state_key() == drawn.show()
     assert drawn.expert() == told.expert()
     assert begin(by_hand(view="words", think=True)).expert().thinking == "The goal is Down 3."
-    asyncio.run(check_env(FrozenLake(view="words", slippery=False), episodes=2))
+    assert asyncio.run(check_env(FrozenLake(view="words", slippery=False), episodes=2)) == []
 
 
 @pytest.mark.parametrize(

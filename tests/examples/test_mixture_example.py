@@ -25,7 +25,7 @@ def test_it_prints_a_row_for_each_environment(tmp_path, capsys):
     alone = example["alone"](example["load_config"](tmp_path / "mine.yaml"), "words")
     assert (alone.rollout.groups_per_step, list(alone.env.mixture)) == (3, ["words"])
     example["main"](recipe=str(tmp_path / "mine.yaml"), runs=tmp_path / "runs")
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "[" in line]
+    rows = _table(capsys)
     assert [row[:2] for row in rows] == [
         ["together", "words"],
         ["together", "arms"],
@@ -34,5 +34,9 @@ def test_it_prints_a_row_for_each_environment(tmp_path, capsys):
     ]
     assert all(len(row) == 8 for row in rows), "a rate and its interval, before and after"
     example["main"](["arms"], recipe=str(tmp_path / "mine.yaml"), runs=tmp_path / "runs")
-    again = [line.split() for line in capsys.readouterr().out.splitlines() if "[" in line]
-    assert again == rows[-1:], "what was trained before is read, not trained again"
+    assert _table(capsys) == rows[-1:], "what was trained before is read, not trained again"
+
+
+def _table(capsys):
+    lines = capsys.readouterr().out.splitlines()
+    return [line.split() for line in lines if line.startswith(("together", "alone"))]
