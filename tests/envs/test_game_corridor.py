@@ -10,11 +10,15 @@ from turnwise.agents import DemonstratingExpert
 from turnwise.envs import check_env
 from turnwise.envs.games.corridor import WORDS, Corridor
 from turnwise.envs.memory import CompactionSettings
+from turnwise.envs.registry import describe_env
+from turnwise.envs.workers.env import in_workers
 from turnwise.errors import EnvError
 from turnwise.rollout import Limits, run_episode
 from turnwise.types import Message, Task
 
 TASK = Task(id="by hand", seed=3)
+CAREFUL = Corridor(rooms=8, think=False)
+SUMMARY = CompactionSettings(kind="summary", at=0.6, prompt="What matters?")
 
 
 def begin(episode_seed=0, **arguments):
@@ -84,12 +88,12 @@ def test_without_a_summary_the_careless_expert_answers_rightly():
     assert asyncio.run(game.step(game.expert())).rewards["game"] == 1.0
 
 
-def play(compaction, context_tokens):
-    """The careful expert's episode, and whether the last row shows the guard's word before it is said at the door."""
+def play(compaction, context_tokens, env=CAREFUL):
+    """The expert's episode, and whether the last row shows the guard's word before it is said at the door."""
     render = ByteRender()
     limits = Limits(max_turns=30, turn_tokens=40, context_tokens=context_tokens, compaction=compaction)
     expert = DemonstratingExpert(render=render, context_limit=context_tokens)
-    episode = asyncio.run(run_episode(expert, Corridor(rooms=8, think=False), TASK, episode_seed=0, limits=limits))
+    episode = asyncio.run(run_episode(expert, env.spawn(), TASK, episode_seed=0, limits=limits))
     row = episode.rows(tail=False)[-1]
     text = render.decode(row.ids.tolist())
     word = episode.turns[-1].message.content.removeprefix("<answer>say ").removesuffix("</answer>")
@@ -97,14 +101,24 @@ def play(compaction, context_tokens):
 
 
 def test_the_word_survives_a_summary_and_not_the_dropping_of_the_oldest_turns():
-    summary = CompactionSettings(kind="summary", at=0.6, prompt="What matters?")
-    episode, known = play(summary, 420)
+    episode, known = play(SUMMARY, 420)
     assert (episode.metrics["success"], known) == (1.0, True)
     assert episode.metrics["compactions"] >= 2, "the second summary carries what the first had kept"
     oldest, known = play(CompactionSettings(kind="oldest", at=0.6, to=0.5), 420)
     assert (known, oldest.metrics["compactions"] > 0) == (False, True), "its expert knows the word, its reader cannot"
     whole, known = play(None, 2000)
     assert (known, len(whole.rows(tail=False))) == (True, 1)
+
+
+def test_an_expert_in_a_worker_process_is_asked_for_the_summary_too():
+    there = in_workers(CAREFUL, 1, settings=describe_env(CAREFUL))
+    try:
+        episode, known = play(SUMMARY, 420, there)
+    finally:
+        there.close_workers()
+    here, _ = play(SUMMARY, 420)
+    assert known
+    assert [turn.message for turn in episode.turns] == [turn.message for turn in here.turns]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ train, and the next row starts from its text. The environment itself never notic
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from turnwise.envs.contract import check_opening, check_step
 from turnwise.envs.wrapper import WrappedEnv
 from turnwise.settings import Settings
 from turnwise.types import Message, Step, Task, Turn, TurnRequest
+
+T = TypeVar("T")
 
 _LEFT_OUT = "\n\n["
 """Opens the note that says how many turns are left out."""
@@ -119,6 +121,12 @@ class Compacting(WrappedEnv):
 
     def expert(self) -> Message:
         return self._env.expert_summary() if self._asked else self._env.expert()
+
+    async def run_sync(self, method: Callable[[], T]) -> T:
+        """An expert that is asked for a summary may be in another process, which knows nothing of this memory."""
+        if self._asked and method == self.expert:
+            return cast(T, await self._env.run_sync(self._env.expert_summary))
+        return await super().run_sync(method)
 
     def _count(self, turn: Turn) -> None:
         """Measures the row, and the observation that this turn has read."""

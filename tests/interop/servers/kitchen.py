@@ -9,6 +9,7 @@ import sys
 import time
 
 from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents
 
 server = MCPServer("kitchen")
@@ -31,7 +32,7 @@ def count() -> int:
 @server.tool()
 def fail(reason: str) -> str:
     """Fails for a reason."""
-    raise ValueError(reason)
+    raise ToolError(reason)  # the text of any other error stays on the server
 
 
 @server.tool()

@@ -168,8 +168,9 @@ class WorkerEnv(Env):
         return holder not in (0, self._episode)
 
     async def run_sync(self, method: Callable[[], T]) -> T:
-        if getattr(method, "__name__", "") == "expert" and self.has_expert:
-            answer = await self._call("expert", None, keeps_state_key=True)
+        name = getattr(method, "__name__", "")
+        if name in ("expert", "expert_summary") and self.has_expert:
+            answer = await self._call(cast(Method, name), None, keeps_state_key=True)
             return cast(T, answer.value)
         return method()
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from turnwise.envs.registry import EnvSettings
 from turnwise.types import Message, Step, Task, ToolSpec
 
-Method: TypeAlias = Literal["reset", "step", "overflow", "expert", "close"]
+Method: TypeAlias = Literal["reset", "step", "overflow", "expert", "expert_summary", "close"]
 
 
 @dataclass(frozen=True, slots=True)

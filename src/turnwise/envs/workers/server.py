@@ -123,13 +123,15 @@ class EpisodeServer:
                 return None if step is None else check_step(step)
             case "expert":
                 return check_expert(await env.run_sync(env.expert))
+            case "expert_summary":
+                return check_expert(await env.run_sync(env.expert_summary))
             case _:
                 await close_env(env)
                 return None
 
     async def _state_key(self, call: Call, value: object) -> tuple[str | None, str]:
         """The key of the state that the agent acts in next; nothing asks for one after the end."""
-        if call.method in ("close", "expert") or (isinstance(value, Step) and value.done):
+        if call.method in ("close", "expert", "expert_summary") or (isinstance(value, Step) and value.done):
             return None, ""
         env = self._episodes[call.episode]
         try:
