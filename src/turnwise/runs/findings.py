@@ -15,23 +15,23 @@ class FindingsLog:
     """Appends to a `findings.jsonl`, which is created with its first line."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def write(self, finding: Mapping[str, object]) -> None:
         """Appends `{"step": 40, "kind": "entropy_collapse", "sentence": ..., ...}`."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(finding), ensure_ascii=False, allow_nan=False) + "\n")
 
     def truncate_after(self, step: int) -> None:
         """Drops findings that a resumed run will repeat, and an incomplete last line."""
-        if not self._path.exists():
+        if not self.path.exists():
             return
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         if kept:
-            write_text(self._path, "".join(kept))
+            write_text(self.path, "".join(kept))
         else:
-            self._path.unlink()
+            self.path.unlink()
 
 
 def read_findings(path: str | Path) -> list[dict[str, object]]:

@@ -111,6 +111,15 @@ def choose_env(config: Config, env: Env | None) -> Env:
     return place_env(config.env, env)
 
 
+def record_env(config: Config, env: Env) -> Config:
+    """The config with an environment that was made in Python, as a recipe would name it."""
+    described, given = describe_env(env), config.env
+    if isinstance(given, EnvSettings):
+        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
+        described = described.model_copy(update=kept)
+    return config.model_copy(update={"env": described})
+
+
 def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
     """The tasks to evaluate on: the first of the split, or of `tasks`; in a mixture, those of each environment."""
     settings = config.evaluate

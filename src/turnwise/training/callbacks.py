@@ -15,6 +15,7 @@ from turnwise.plugins import PluginKind, PluginSettings, make_plugin
 from turnwise.training.trackers import TRACKERS
 
 if TYPE_CHECKING:  # a module with a callback need not import torch
+    from turnwise.checks.diagnosis import Diagnosis
     from turnwise.config import Config
     from turnwise.runs.directory import RunDirectory
     from turnwise.stability.controller import Action
@@ -52,8 +53,8 @@ class Callback:
     def on_checkpoint(self, step: int, path: Path) -> None:
         """A checkpoint was saved."""
 
-    def on_finding(self, step: int, finding: "Finding | Action") -> None:
-        """The monitor found something, or the controller acted; `finding.sentence` says what."""
+    def on_finding(self, step: int, finding: "Finding | Action | Diagnosis") -> None:
+        """The monitor or a check found something, or the controller acted; `finding.sentence` says what."""
 
     def on_run_end(self, completed: bool) -> None:
         """The run ended: `completed`, or by an error or an interrupt."""
@@ -98,7 +99,7 @@ class Callbacks(Callback):
     def on_checkpoint(self, step: int, path: Path) -> None:
         self._call_each("on_checkpoint", lambda callback: callback.on_checkpoint(step, path))
 
-    def on_finding(self, step: int, finding: "Finding | Action") -> None:
+    def on_finding(self, step: int, finding: "Finding | Action | Diagnosis") -> None:
         self._call_each("on_finding", lambda callback: callback.on_finding(step, finding))
 
     def on_run_end(self, completed: bool) -> None:

@@ -23,7 +23,7 @@ from turnwise.rollout import RolloutBatch, summarise
 from turnwise.rollout.fleet import Fleet
 from turnwise.runs import Display, MetricsLog, Record, RunDirectory, read_metrics
 from turnwise.runs.background import BackgroundWriter
-from turnwise.runs.findings import FindingsLog
+from turnwise.runs.findings import FindingsLog, read_findings
 from turnwise.runs.ledger.recorder import LedgerRecorder
 from turnwise.runs.report.writer import write_report
 from turnwise.runs.retention import Retention, count_thinned
@@ -31,6 +31,7 @@ from turnwise.runs.settings import TrajectorySettings
 from turnwise.runs.store import Decode, prepare_trajectories
 from turnwise.stability import Decision
 from turnwise.training.callbacks import Callback
+from turnwise.training.step_checks import StepChecks
 from turnwise.types import Group, Trajectory
 
 _REPORT_INTERVAL = 60.0
@@ -52,9 +53,10 @@ class Recorder:
         keep: TrajectorySettings,
         decode: Decode,
         callbacks: Callback,
+        checks: StepChecks | None = None,
     ) -> None:
         self._directory, self._display, self._ledger = directory, display, ledger
-        self._decode, self._callbacks = decode, callbacks
+        self._decode, self._callbacks, self._checks = decode, callbacks, checks
         self._metrics = MetricsLog(directory.metrics)
         self._findings = FindingsLog(directory.path / "findings.jsonl")
         self._ledger_recorder = LedgerRecorder(ledger, engine)
@@ -94,6 +96,8 @@ class Recorder:
         if not finished:
             self._metrics.truncate_after(-1, stages={"end"})
         self._findings.truncate_after(step)
+        if self._checks is not None:
+            self._checks.reported = {str(one["kind"]) for one in read_findings(self._findings.path)}
         self._display.note(f"resumed after step {step}")
 
     def resume_sft(self, step: int, total: int) -> None:
@@ -142,10 +146,16 @@ class Recorder:
             self._store("train", step, rollouts.groups, kept, update)
             spent = self._ledger_recorder.close_training(rollouts.groups, kept, update)
             metrics = {**summary, **rollouts.metrics(), **update.metrics, **decision.metrics, **pace, **spent}
-            metrics |= self._judges.read() | self._count_workers() | (self._fleet.metrics() if self._fleet else {})
+            metrics |= self._judges.read() | self._count_workers()
             self._write("train", step, metrics)
             self._callbacks.on_step_end(step, metrics)
         self._report_lost(step)
+        with self._ledger.spend("diagnose"):
+            found = self._checks.observe(step, rollouts.groups, rollouts.kept, update) if self._checks else []
+        for diagnosis in found:
+            self._findings.write({"step": step, **diagnosis.to_json()})
+            self._display.note(f"step {step}: {diagnosis.sentence}")
+            self._callbacks.on_finding(step, diagnosis)
         for event in decision.events:
             self._findings.write(event.to_json())
             self._display.note(f"step {step}: {event.sentence}")

@@ -15,7 +15,6 @@ from turnwise.cluster.settings import LocalCluster
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
-from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.evaluation import evaluate
 from turnwise.learner.cross_score import first_replies, measure_information
 from turnwise.learner.forward_runner import ForwardRunner
@@ -43,7 +42,7 @@ from turnwise.seeds import derive_seed
 from turnwise.settings import dump_settings
 from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health
-from turnwise.training.build import Components, assemble
+from turnwise.training.build import Components, assemble, record_env
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
@@ -52,6 +51,7 @@ from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.on_cluster import on_cluster, require_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
+from turnwise.training.step_checks import StepChecks
 from turnwise.types import Task
 
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
@@ -87,7 +87,7 @@ def run_training(
     `learners` are those of all processes. Ctrl-C, SIGTERM and SIGHUP end it with RunInterrupted, once a step is saved.
     """
     ledger, learners = ledger or Ledger(), learners or single_process()
-    config = config if env is None else _record_env(config, env)
+    config = config if env is None else record_env(config, env)
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         stack.enter_context(one_line_disk_error(Path(run)))
@@ -121,6 +121,12 @@ def run_training(
                 keep=config.trajectories,
                 decode=parts.render.decode,
                 callbacks=observers,
+                checks=StepChecks(
+                    parts.loaded.model,
+                    autocast=parts.autocast,
+                    updates_per_rollout=config.rollout.updates_per_rollout,
+                    dropout=config.learner.dropout,
+                ),
             )
         )
         with ledger.spend("prepare"):
@@ -140,15 +146,6 @@ def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> No
         shard=config.learner.shard,
         ledger=parts.ledger,
     )
-
-
-def _record_env(config: Config, env: Env) -> Config:
-    """The config with an environment that was made in Python, as a recipe would name it."""
-    described, given = describe_env(env), config.env
-    if isinstance(given, EnvSettings):
-        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
-        described = described.model_copy(update=kept)
-    return config.model_copy(update={"env": described})
 
 
 class Trainer:

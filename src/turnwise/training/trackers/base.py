@@ -23,6 +23,7 @@ from turnwise.settings import leaves
 from turnwise.training.callbacks import Callback
 
 if TYPE_CHECKING:
+    from turnwise.checks.diagnosis import Diagnosis
     from turnwise.config import Config
     from turnwise.runs.directory import RunDirectory
     from turnwise.stability.controller import Action
@@ -124,7 +125,7 @@ class Tracker(Callback):
     def on_evaluation(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         self._send(stage, step, metrics)
 
-    def on_finding(self, step: int, finding: "Finding | Action") -> None:
+    def on_finding(self, step: int, finding: "Finding | Action | Diagnosis") -> None:
         self._send_finding(finding.to_json())
 
     def on_run_end(self, completed: bool) -> None:

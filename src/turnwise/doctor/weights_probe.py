@@ -1,0 +1,101 @@
+"""Whether the engine serves new weights after a load: the weights are changed by far more than an update would.
+
+Invariant: afterwards the model has the weights it had, and the engine has loaded them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from turnwise.agents.decoding import Decoding
+from turnwise.checks.diagnosis import Diagnosis
+from turnwise.doctor.parity_probe import ThirdOpinion
+from turnwise.engines.base import Completion
+from turnwise.learner.learner import Learner
+from turnwise.seeds import derive_seed
+from turnwise.training.build import Components
+from turnwise.types import Group, StopReason, Task, Trajectory, Turn
+
+_PROMPTS = 4
+_TOKENS = 12
+_CHANGE = 0.1
+"""Of each tensor's own standard deviation: changes nearly every logprob by far more than rounding does."""
+
+
+async def check_weights(
+    parts: Components, learner: Learner, groups: Sequence[Group], decoding: Decoding, *, version: int
+) -> list[Diagnosis]:
+    """Loads changed weights as `version`, samples after the run's own prompts, and scores what was sampled."""
+    prompts = [t.turns[0].context_ids for group in groups for t in group.trajectories if t.turns][:_PROMPTS]
+    if not prompts:
+        return []
+    model, engine = parts.loaded.model, parts.engine
+    with _changed(model):
+        await engine.load(model.state_dict(), version)
+        sampled = [await _sample(parts, prompt, decoding, place) for place, prompt in enumerate(prompts)]
+        gap, tolerance = _gap(learner, prompts, sampled, decoding)
+    await engine.load(model.state_dict(), version + 1)
+    stamped = [one.version for one in sampled]
+    if set(stamped) != {version}:
+        return [_stale(f"completions carry version {stamped[0]} after version {version} was loaded", {}, "stale_version")]
+    if gap <= tolerance:
+        return []
+    old, _ = _gap(learner, prompts, sampled, decoding)
+    evidence = {"mean gap to the new weights": gap, "mean gap to the old weights": old, "tolerance": tolerance}
+    if old <= tolerance:
+        return [_stale("the engine samples with the weights before the load, under the new version", evidence)]
+    return [
+        Diagnosis(
+            kind="wrong_forward",
+            cause="the engine's logprobs are those of neither the new weights nor the old",
+            advice="its forward differs from the model's own: compare both on one prompt, in float32",
+            evidence=evidence,
+        )
+    ]
+
+
+@contextmanager
+def _changed(model: nn.Module) -> Iterator[None]:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for p in trained:
+                width = float(p.float().std()) if p.numel() > 1 else 0.0
+                noise = torch.randn(p.shape, generator=generator) * _CHANGE * (width or 1.0)
+                p.add_(noise.to(p.device, p.dtype))
+        yield
+    finally:
+        with torch.no_grad():
+            for p, old in zip(trained, before, strict=True):
+                p.copy_(old)
+
+
+async def _sample(parts: Components, prompt: Sequence[int], decoding: Decoding, place: int) -> Completion:
+    seed = derive_seed("doctor", place)
+    sampling = decoding.sampling(max_tokens=_TOKENS, stop_ids=parts.render.stop_ids, seed=seed)
+    completion = await parts.engine.generate(f"doctor/{place}", prompt, sampling)
+    await parts.engine.end(f"doctor/{place}")
+    return completion
+
+
+def _gap(
+    learner: Learner, prompts: Sequence[Sequence[int]], sampled: Sequence[Completion], decoding: Decoding
+) -> tuple[float, float]:
+    """The mean gap between the engine's logprobs and the model's own, with its present weights; and the tolerance."""
+    task = Task(id="doctor")
+    turns = [
+        Turn(context_ids=tuple(prompt), action_ids=one.ids, logprobs=one.logprobs, opens_row=True, version=one.version)
+        for prompt, one in zip(prompts, sampled, strict=True)
+    ]
+    played = tuple(Trajectory(task=task, turns=(turn,), stop=StopReason.DONE) for turn in turns)
+    opinion = ThirdOpinion(learner, [Group(task=task, trajectories=played)], temperature=decoding.temperature)
+    return opinion.sampler_gap(), opinion.tolerance
+
+
+def _stale(cause: str, evidence: dict[str, float], kind: str = "stale_weights") -> Diagnosis:
+    advice = "Engine.load must replace the weights and drop every cache before it returns; then sample"
+    return Diagnosis(kind=kind, cause=cause, advice=advice, evidence=evidence)

@@ -1,0 +1,106 @@
+"""Checks of every training step, cheap enough to run always; they speak as findings, each kind once a run.
+
+Invariant: they only read; nothing they compute reaches the learner, the sampler or the metrics. What a step shows is
+judged by that step alone, so that a resumed run finds what an uninterrupted one does; a kind that the run's findings
+hold already is not reported again.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from turnwise.checks.accounting import LaidOut, check_accounting
+from turnwise.checks.diagnosis import Diagnosis
+from turnwise.checks.gradient import check_gradient, check_moved
+from turnwise.checks.groups import check_identical
+from turnwise.checks.history import check_history
+from turnwise.checks.numbers import check_numbers
+from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_parity
+from turnwise.checks.sampling import check_sampling
+from turnwise.checks.tokens import pair_scores, played_in
+from turnwise.checks.versions import check_versions
+from turnwise.learner.batch import Batch
+from turnwise.learner.update import Update
+from turnwise.types import Group, Trajectory
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class StepChecks:
+    """`checks.observe(step, groups, kept, update)` after every update; an empty list is a sound step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        autocast: torch.dtype | None = None,
+        updates_per_rollout: int = 1,
+        dropout: bool = False,
+    ) -> None:
+        """`model` is the one that the engine samples from; with `dropout`, its learner's logprobs are noisy."""
+        self._model, self._updates_per_rollout, self._dropout = model, updates_per_rollout, dropout
+        half = autocast in _HALF or any(p.dtype in _HALF for p in model.parameters())
+        self._tolerance = HALF_TOLERANCE if half else FLOAT32_TOLERANCE
+        self._sums: list[float] | None = None
+        """Of the weights, after the first step that this process saw."""
+        self._compared = False
+        self.reported: set[str] = set()
+        """Kinds that the run has on record."""
+
+    def observe(
+        self, step: int, groups: Sequence[Group], kept: Sequence[Group], update: Update
+    ) -> list[Diagnosis]:
+        """New diagnoses of the step that was just trained: the step-th, on `kept` of the `groups` sampled."""
+        played, newest = played_in(groups), step - 1
+        found = [
+            *check_numbers(played),
+            *check_versions(played, oldest=step - self._updates_per_rollout, newest=newest),
+            *check_history(played),
+            *check_identical(groups),
+            *self._check_rows(kept),
+            *self._check_scores(kept, update, newest),
+            *check_gradient(update.advantages, update.metrics),
+            *self._check_moved(update),
+        ]
+        fresh = [one for one in found if one.kind not in self.reported]
+        self.reported |= {one.kind for one in fresh}
+        return fresh
+
+    def _check_rows(self, kept: Sequence[Group]) -> list[Diagnosis]:
+        trained = played_in(kept)
+        if not trained:
+            return []
+        batch = Batch.of(kept, tails=False)
+        rows = LaidOut(
+            ids=batch.ids.numpy(),
+            action=batch.action.numpy(),
+            logprob=batch.logprob.numpy(),
+            reward=batch.reward.numpy(),
+        )
+        return check_accounting(trained, rows)
+
+    def _check_scores(self, kept: Sequence[Group], update: Update, newest: int) -> list[Diagnosis]:
+        """Of turns that the weights at hand sampled: older ones differ for a reason."""
+        everyone: list[Trajectory] = [t for group in kept for t in group.trajectories]
+        if self._dropout or not update.logprobs:
+            return []
+        scores = pair_scores(everyone, update.logprobs, update.entropies, version=newest)
+        return check_parity(scores, tolerance=self._tolerance) or check_sampling(scores)
+
+    def _check_moved(self, update: Update) -> list[Diagnosis]:
+        """Whether the second update that this process saw moved a weight: a pass over all weights, and so made once."""
+        if self._compared or not update.metrics.get("policy/steps_taken"):
+            return []
+        before, self._sums = self._sums, sum_weights(self._model)
+        if before is None:
+            return []
+        self._compared = True
+        return check_moved(before, self._sums, update.metrics)
+
+
+def sum_weights(model: nn.Module) -> list[float]:
+    """The sum of each tensor that is trained."""
+    trained = [p.detach().sum(dtype=torch.double) for p in model.parameters() if p.requires_grad]
+    sums: list[float] = torch.stack([one.cpu() for one in trained]).tolist() if trained else []
+    return sums
