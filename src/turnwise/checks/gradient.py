@@ -18,8 +18,8 @@ def check_gradient(advantages: Sequence[Sequence[Sequence[float]]], metrics: Map
         Diagnosis(
             kind="zero_gradient",
             cause="advantages differ from 0, and yet the gradient of the policy is exactly 0",
-            advice="no weight that the loss depends on requires a gradient: check frozen parameters, model.lora.targets "
-            "and the loss mask",
+            advice="no weight that the loss depends on requires a gradient: check frozen parameters, "
+            "model.lora.targets and the loss mask",
             evidence={"largest advantage": largest, "gradient norm": metrics.get("policy/grad_norm", 0.0)},
         )
     ]

@@ -5,31 +5,30 @@ from collections.abc import Sequence
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.types import Group, StopReason
 
-_MIN_GROUPS = 2
-_MIN_NATS = 5.0
-"""Surprisal of an episode from which two that were drawn apart are not equal by chance (e^-5 for each pair)."""
+_MIN_NATS = 30.0
+"""Surprisal, in all, of the episodes that repeat another: that they do so by chance has the probability e^-30."""
 
 
 def check_identical(groups: Sequence[Group]) -> list[Diagnosis]:
     """A diagnosis where all members of every group sampled the same tokens, though these were far from certain."""
-    checked = 0
+    checked, nats = 0, 0.0
     for group in groups:
         members = [t for t in group.trajectories if t.stop is not StopReason.ENV_FAILED and t.turns and t.has_tokens]
         if len(members) < 2:
             continue
         first = [turn.action_ids for turn in members[0].turns]
-        nats = -sum(logprob for turn in members[0].turns for logprob in turn.logprobs)
-        if nats < _MIN_NATS or any([turn.action_ids for turn in member.turns] != first for member in members[1:]):
+        if any([turn.action_ids for turn in member.turns] != first for member in members[1:]):
             return []
         checked += 1
-    if checked < _MIN_GROUPS:
+        nats -= sum(logprob for member in members[1:] for turn in member.turns for logprob in turn.logprobs)
+    if checked < 2 or not nats >= _MIN_NATS:
         return []
     return [
         Diagnosis(
             kind="identical_members",
             cause="all members of a group sample the same tokens, though these were far from certain",
-            advice="the engine ignores the seed of each turn, or samples greedily: pass Sampling.seed and temperature on",
-            evidence={"groups": float(checked)},
+            advice="the engine ignores the seed of a turn, or samples greedily: pass Sampling.seed and temperature on",
+            evidence={"groups": float(checked), "surprisal in nats": nats},
         )
     ]
 

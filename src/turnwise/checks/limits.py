@@ -47,7 +47,7 @@ def check_cuts(trajectories: Sequence[Trajectory]) -> list[Diagnosis]:
             found.append(
                 Diagnosis(
                     kind="context_fills" if reason is StopReason.CONTEXT_FULL else "episodes_cut",
-                    cause=f"{cut / len(trajectories):.0%} of the episodes are cut off by {setting} before they are over",
+                    cause=f"{cut / len(trajectories):.0%} of episodes are cut off by {setting} before they are over",
                     advice=f"raise {setting.partition(',')[0]}, or give the task a shorter form",
                     evidence={"episodes cut": float(cut), "of": float(len(trajectories))},
                 )

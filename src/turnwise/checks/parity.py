@@ -6,7 +6,7 @@ is right.
 """
 
 from turnwise.checks.diagnosis import Diagnosis
-from turnwise.checks.sampling import MIN_TOKENS, SIGMAS, calibration
+from turnwise.checks.sampling import SIGMAS, calibration
 from turnwise.checks.tokens import TokenScores
 
 FLOAT32_TOLERANCE, HALF_TOLERANCE = 1e-3, 0.05
@@ -22,11 +22,10 @@ def check_parity(scores: TokenScores, *, tolerance: float) -> list[Diagnosis]:
     if gap <= tolerance:
         return []
     evidence = {"mean gap in nats": gap, "tolerance": tolerance, "tokens": float(len(known))}
-    fit = calibration(known.learner, known.entropy)
-    if len(known) < MIN_TOKENS or fit is None:
-        return [_gap(evidence)]
-    evidence["sigmas between learner and tokens"] = fit
-    if abs(fit) > SIGMAS:
+    fits = {"learner": calibration(known.learner, known.entropy), "sampler": calibration(known.sampler, known.entropy)}
+    evidence |= {f"sigmas between the {name} and the tokens": fit for name, fit in fits.items() if fit is not None}
+    learner_fits, sampler_fits = (fit is not None and abs(fit) <= SIGMAS for fit in fits.values())
+    if not learner_fits or sampler_fits:
         return [_gap(evidence)]
     return [
         Diagnosis(
@@ -41,7 +40,7 @@ def check_parity(scores: TokenScores, *, tolerance: float) -> list[Diagnosis]:
 def _gap(evidence: dict[str, float]) -> Diagnosis:
     return Diagnosis(
         kind="sampler_learner_gap",
-        cause="sampler and learner disagree about the same tokens, and the learner's distribution is not the sampled one",
+        cause="sampler and learner disagree about the logprobs of the same tokens under the same weights",
         advice="run `turnwise doctor RECIPE`: it tells stale weights, a wrong temperature and a wrong forward apart",
         evidence=evidence,
     )

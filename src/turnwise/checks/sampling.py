@@ -28,8 +28,6 @@ def check_sampling(scores: TokenScores) -> list[Diagnosis]:
     if fit is None or abs(fit) <= SIGMAS:
         return []
     surprisal, entropy = float(-known.learner.mean()), float(np.nanmean(known.entropy))
-    if abs(surprisal - entropy) < _MIN_SHARE * entropy:
-        return []
     likelier = "likelier" if surprisal < entropy else "less likely"
     return [
         Diagnosis(
@@ -48,12 +46,17 @@ def check_sampling(scores: TokenScores) -> list[Diagnosis]:
 
 
 def calibration(logprob: Floats, entropy: Floats) -> float | None:
-    """How many standard deviations the surprisal of tokens is off its expectation; None if they are too few to say."""
+    """How many standard deviations the surprisal of tokens is off its expectation; None if they are too few to say.
+
+    0 where the difference is smaller than rounding may make it.
+    """
     known = np.isfinite(logprob) & np.isfinite(entropy)
     surprisal, expected = -logprob[known], entropy[known]
     if len(expected) < MIN_TOKENS or expected.sum() < _MIN_NATS:
         return None
     difference = surprisal - expected
+    if abs(difference.sum()) < _MIN_SHARE * expected.sum():
+        return 0.0
     variance = max(float((difference**2).sum()), float(_binary_varentropy(expected).sum()))
     return float(difference.sum()) / math.sqrt(variance)
 

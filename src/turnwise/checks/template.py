@@ -87,8 +87,8 @@ def check_prefix(render: Render) -> list[Diagnosis]:
         Diagnosis(
             kind="prefix_unstable",
             cause="the chat template drops the thinking of earlier turns when a conversation is rendered again",
-            advice="training keeps tokens as they were sampled; serve the model by `turnwise gateway`, or by a template "
-            "that keeps thinking, so that it reads what it was trained on",
+            advice="training keeps tokens as they were sampled; serve the model by `turnwise gateway`, or by a "
+            "template that keeps thinking, so that it reads what it was trained on",
             severity="sign",
         )
     ]

@@ -57,7 +57,9 @@ def _show(examination: "Examination") -> None:
     marks = {"ok": "[green]✓[/]", "found": "[red]✗[/]", "skipped": "[dim]–[/]"}
     for check in examination.checks:
         status = examination.status(check)
-        reason = f" [dim]({escape(examination.skipped.get(check.name, 'not reached'))})[/]" if status == "skipped" else ""
+        reason = (
+            f" [dim]({escape(examination.skipped.get(check.name, 'not reached'))})[/]" if status == "skipped" else ""
+        )
         console.print(f"{marks[status]} {check.name}: {escape(check.sentence)}{reason}")
         for name, diagnosis in examination.found:
             if name == check.name:

@@ -73,7 +73,11 @@ class Examination:
             "checks": {
                 check.name: {
                     "status": self.status(check),
-                    **({"reason": self.skipped.get(check.name, "not reached")} if self.status(check) == "skipped" else {}),
+                    **(
+                        {"reason": self.skipped.get(check.name, "not reached")}
+                        if self.status(check) == "skipped"
+                        else {}
+                    ),
                 }
                 for check in self.checks
             },

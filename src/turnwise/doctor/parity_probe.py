@@ -62,7 +62,7 @@ class ThirdOpinion:
         return Diagnosis(
             kind="learner_temperature",
             cause=f"the learner scores tokens at temperature {other:g}, and they are sampled at {self._temperature:g}",
-            advice="give the learner rollout.temperature: every ratio and every KL is of another distribution otherwise",
+            advice="give the learner rollout.temperature: else every ratio and every KL is of another distribution",
             evidence=evidence,
         )
 

@@ -41,7 +41,12 @@ async def play_demonstrations(
 async def play_nonsense(
     parts: Components, tasks: Sequence[Task], limits: RolloutSettings, *, seed: int
 ) -> list[Trajectory]:
-    """Episodes of an agent whose answers cannot be right; one that it left before the end is not scored."""
+    """Episodes of an agent whose answers cannot be right; one that it left before the end is not scored.
+
+    None where the environment keeps its own conversation: its program would have to be started for each.
+    """
+    if parts.env.keeps_conversation:
+        return []
     agent = ScriptedAgent(replies=_NONSENSE * max(1, -(-limits.max_turns // len(_NONSENSE))))
     played = []
     for place, task in enumerate(tasks):

@@ -51,7 +51,11 @@ class PeakMemory:
         return _line(_STATUS, "VmHWM:")
 
     def in_use(self) -> float:
-        return float(torch.cuda.memory_allocated(self._device)) if self._device.type == "cuda" else _line(_STATUS, "VmRSS:")
+        return (
+            float(torch.cuda.memory_allocated(self._device))
+            if self._device.type == "cuda"
+            else _line(_STATUS, "VmRSS:")
+        )
 
     def available(self) -> float:
         """What this process may have in all."""

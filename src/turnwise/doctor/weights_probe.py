@@ -23,6 +23,8 @@ _TOKENS = 12
 _CHANGE = 0.1
 """Of each tensor's own standard deviation: changes nearly every logprob by far more than rounding does."""
 
+_ADVICE = "Engine.load must replace the weights and drop every cache before it returns; then sample"
+
 
 async def check_weights(
     parts: Components, learner: Learner, groups: Sequence[Group], decoding: Decoding, *, version: int
@@ -32,25 +34,28 @@ async def check_weights(
     if not prompts:
         return []
     model, engine = parts.loaded.model, parts.engine
+    await engine.load(model.state_dict(), version - 1)
+    before = [await _sample(parts, prompt, decoding, place) for place, prompt in enumerate(prompts)]
     with _changed(model):
         await engine.load(model.state_dict(), version)
-        sampled = [await _sample(parts, prompt, decoding, place) for place, prompt in enumerate(prompts)]
-        gap, tolerance = _gap(learner, prompts, sampled, decoding)
+        after = [await _sample(parts, prompt, decoding, place) for place, prompt in enumerate(prompts)]
+        gap, tolerance = _gap(learner, prompts, after, decoding)
     await engine.load(model.state_dict(), version + 1)
-    stamped = [one.version for one in sampled]
-    if set(stamped) != {version}:
-        return [_stale(f"completions carry version {stamped[0]} after version {version} was loaded", {}, "stale_version")]
+    if stamped := {one.version for one in after} - {version}:
+        cause = f"completions carry version {stamped.pop()} after version {version} was loaded"
+        return [Diagnosis(kind="stale_version", cause=cause, advice=_ADVICE)]
     if gap <= tolerance:
         return []
-    old, _ = _gap(learner, prompts, sampled, decoding)
-    evidence = {"mean gap to the new weights": gap, "mean gap to the old weights": old, "tolerance": tolerance}
-    if old <= tolerance:
-        return [_stale("the engine samples with the weights before the load, under the new version", evidence)]
+    evidence = {"mean gap to the weights loaded": gap, "tolerance": tolerance}
+    if [one.logprobs for one in before] == [one.logprobs for one in after]:
+        cause = "the engine samples as before after other weights are loaded, under the new version"
+        return [Diagnosis(kind="stale_weights", cause=cause, advice=_ADVICE, evidence=evidence)]
     return [
         Diagnosis(
             kind="wrong_forward",
-            cause="the engine's logprobs are those of neither the new weights nor the old",
-            advice="its forward differs from the model's own: compare both on one prompt, in float32",
+            cause="after a load the engine samples otherwise, but not as the model with these weights does",
+            advice="its forward differs from the model's own, or a part of the weights is not loaded: compare both on "
+            "one prompt, in float32",
             evidence=evidence,
         )
     ]
@@ -94,8 +99,3 @@ def _gap(
     played = tuple(Trajectory(task=task, turns=(turn,), stop=StopReason.DONE) for turn in turns)
     opinion = ThirdOpinion(learner, [Group(task=task, trajectories=played)], temperature=decoding.temperature)
     return opinion.sampler_gap(), opinion.tolerance
-
-
-def _stale(cause: str, evidence: dict[str, float], kind: str = "stale_weights") -> Diagnosis:
-    advice = "Engine.load must replace the weights and drop every cache before it returns; then sample"
-    return Diagnosis(kind=kind, cause=cause, advice=advice, evidence=evidence)

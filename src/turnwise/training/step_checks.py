@@ -20,6 +20,7 @@ from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_pari
 from turnwise.checks.sampling import check_sampling
 from turnwise.checks.tokens import pair_scores, played_in
 from turnwise.checks.versions import check_versions
+from turnwise.config import Config
 from turnwise.learner.batch import Batch
 from turnwise.learner.update import Update
 from turnwise.types import Group, Trajectory
@@ -48,18 +49,15 @@ class StepChecks:
         self.reported: set[str] = set()
         """Kinds that the run has on record."""
 
-    def observe(
-        self, step: int, groups: Sequence[Group], kept: Sequence[Group], update: Update
-    ) -> list[Diagnosis]:
+    def observe(self, step: int, groups: Sequence[Group], kept: Sequence[Group], update: Update) -> list[Diagnosis]:
         """New diagnoses of the step that was just trained: the step-th, on `kept` of the `groups` sampled."""
         played, newest = played_in(groups), step - 1
+        spoilt = [*check_numbers(played), *self._check_rows(kept), *check_identical(groups)]
         found = [
-            *check_numbers(played),
+            *spoilt,
             *check_versions(played, oldest=step - self._updates_per_rollout, newest=newest),
             *check_history(played),
-            *check_identical(groups),
-            *self._check_rows(kept),
-            *self._check_scores(kept, update, newest),
+            *([] if spoilt else self._check_scores(kept, update, newest)),  # else the cause is known
             *check_gradient(update.advantages, update.metrics),
             *self._check_moved(update),
         ]
@@ -97,6 +95,16 @@ class StepChecks:
             return []
         self._compared = True
         return check_moved(before, self._sums, update.metrics)
+
+
+def make_step_checks(config: Config, model: nn.Module, autocast: torch.dtype | None) -> StepChecks:
+    """The checks of a run by its config."""
+    return StepChecks(
+        model,
+        autocast=autocast,
+        updates_per_rollout=config.rollout.updates_per_rollout,
+        dropout=config.learner.dropout,
+    )
 
 
 def sum_weights(model: nn.Module) -> list[float]:

@@ -51,7 +51,7 @@ from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.on_cluster import on_cluster, require_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
-from turnwise.training.step_checks import StepChecks
+from turnwise.training.step_checks import make_step_checks
 from turnwise.types import Task
 
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
@@ -121,12 +121,7 @@ def run_training(
                 keep=config.trajectories,
                 decode=parts.render.decode,
                 callbacks=observers,
-                checks=StepChecks(
-                    parts.loaded.model,
-                    autocast=parts.autocast,
-                    updates_per_rollout=config.rollout.updates_per_rollout,
-                    dropout=config.learner.dropout,
-                ),
+                checks=make_step_checks(config, parts.loaded.model, parts.autocast),
             )
         )
         with ledger.spend("prepare"):

@@ -1,0 +1,71 @@
+"""The test of sampled tokens against their distribution: its rate of false alarms, and what it can see."""
+
+import numpy as np
+import pytest
+
+from turnwise.checks.parity import FLOAT32_TOLERANCE, check_parity
+from turnwise.checks.sampling import SIGMAS, calibration, check_sampling
+from turnwise.checks.tokens import TokenScores
+
+POLICIES = {
+    "even": lambda random: np.full((1, 50), 1 / 50),
+    "sure, with rare exceptions": lambda random: np.array([[1 - 1e-3, 5e-4, 5e-4]]),
+    "sure to different degrees": lambda random: random.dirichlet([0.02] * 20, size=64),
+    "a long tail": lambda random: (1 / np.arange(1, 400) ** 1.1 / (1 / np.arange(1, 400) ** 1.1).sum())[None],
+}
+
+
+def draw(policy, count: int, random: np.random.Generator, power: float = 1.0) -> TokenScores:
+    """Tokens of a policy (drawn at another temperature if `power` is not 1), with the numbers that are recorded."""
+    logits = np.log(np.clip(policy, 1e-300, None))
+    drawn = np.exp(logits * power)
+    drawn /= drawn.sum(1, keepdims=True)
+    states = random.integers(len(policy), size=count)
+    cumulative = drawn.cumsum(1)
+    tokens = (cumulative[states] < random.random(count)[:, None]).sum(1).clip(max=policy.shape[1] - 1)
+    entropies = -(policy * logits).sum(1)
+    logprobs = logits[states, tokens]
+    return TokenScores(sampler=logprobs, learner=logprobs, entropy=entropies[states])
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_sound_sampling_raises_no_alarm(name):
+    random = np.random.default_rng(0)
+    worst = 0.0
+    for _ in range(400):
+        policy = POLICIES[name](random)
+        scores = draw(policy, int(random.integers(256, 4000)), random)
+        fit = calibration(scores.learner, scores.entropy)
+        worst = max(worst, abs(fit or 0.0))
+        assert check_sampling(scores) == []
+    assert worst < SIGMAS, "400 looks; the rate that is stated allows one in 100,000"
+
+
+@pytest.mark.parametrize("name", ["sure to different degrees", "a long tail"])
+@pytest.mark.parametrize("power", [0.7, 1.5])
+def test_another_temperature_is_seen(name, power):
+    random = np.random.default_rng(1)
+    scores = draw(POLICIES[name](random), 3000, random, power)
+    (diagnosis,) = check_sampling(scores)
+    assert diagnosis.kind == "sampling_distribution"
+    assert ("likelier" in diagnosis.cause) == (power > 1)
+
+
+def test_who_is_wrong_is_told_by_the_tokens():
+    random = np.random.default_rng(2)
+    right = draw(POLICIES["sure to different degrees"](random), 4000, random)
+    raw = TokenScores(sampler=right.learner * 1.6, learner=right.learner, entropy=right.entropy)
+    assert [one.kind for one in check_parity(raw, tolerance=FLOAT32_TOLERANCE)] == ["raw_logprobs"]
+    wrong = TokenScores(sampler=right.learner, learner=right.learner * 1.6, entropy=right.entropy)
+    assert [one.kind for one in check_parity(wrong, tolerance=FLOAT32_TOLERANCE)] == ["sampler_learner_gap"]
+    assert check_parity(right, tolerance=FLOAT32_TOLERANCE) == []
+
+
+def test_few_tokens_and_sure_ones_tell_nothing():
+    random = np.random.default_rng(3)
+    assert calibration(*_arrays(draw(POLICIES["even"](random), 100, random))) is None
+    assert calibration(*_arrays(draw(np.array([[1 - 1e-6, 1e-6]]), 3000, random))) is None
+
+
+def _arrays(scores: TokenScores):
+    return scores.learner, scores.entropy
