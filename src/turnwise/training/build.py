@@ -16,6 +16,7 @@ from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import Mixture, first_tasks, members_of
+from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.envs.workers.placing import place_env
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
