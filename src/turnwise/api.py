@@ -189,7 +189,8 @@ def _resolve(
         raise ConfigError(f"env: {env!r} is neither an environment nor the name of one; if it is a class, call it")
     if config is not None:
         _refuse_both(caller, "config", {"model": model, "algorithm": algorithm, **sections})
-        check_read(check_config(config))
+        config = check_config(config)
+        check_read(config)
         return _with_env(config, env)
     if env is None:
         raise ConfigError(f"{caller}: give an environment: env=MyEnv(), or a name such as env='encyclopedia'")

@@ -19,7 +19,7 @@ from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
 from turnwise.familiar import FAMILIAR
 from turnwise.learner.settings import LearnerSettings, SFTSettings
-from turnwise.losses.settings import LossSettings
+from turnwise.losses.settings import STALE_TIS_CAP, LossSettings
 from turnwise.models.settings import ModelSettings
 from turnwise.plugins import PluginSettings
 from turnwise.recipes import read_recipe
@@ -96,7 +96,9 @@ def parse_config(recipe: Recipe, source: str) -> Config:
 
 
 def check_config(config: Config) -> Config:
-    """Refuses what each section allows but together cannot work, and plug-ins that are not there or not made so."""
+    """The config as it runs; refuses what each section allows but together cannot work, and plug-ins that are not there
+    or not made so."""
+    config = _correct_staleness(config)
     config.rollout.require_trainable("rollout")
     if config.steps:
         _check_algorithm(config)
@@ -162,9 +164,21 @@ def _smallest_group(config: Config) -> tuple[str, int]:
 def _check_rollout(config: Config) -> None:
     """Samples that wait for their update are not saved, so a checkpoint may only stand between two rollouts."""
     updates = config.rollout.updates_per_rollout
+    if updates > 1 and config.rollout.staleness:
+        raise ConfigError(
+            "rollout.updates_per_rollout: rollout.staleness already learns from samples of older weights: leave it at 1"
+        )
     for name, value in (("steps", config.steps), ("checkpoint.every", config.checkpoint.every)):
         if value % updates:
             raise ConfigError(f"{name}: {value} is no multiple of rollout.updates_per_rollout={updates}: change either")
+
+
+def _correct_staleness(config: Config) -> Config:
+    """Samples of older weights are corrected for, by a truncated importance weight unless something else is chosen."""
+    loss = config.loss
+    if not config.rollout.staleness or loss.corrects_sampler or loss.old_logprobs is not None:
+        return config
+    return config.model_copy(update={"loss": loss.model_copy(update={"tis_cap": STALE_TIS_CAP})})
 
 
 def _check_sharding(config: Config) -> None:

@@ -8,8 +8,8 @@ import asyncio
 import selectors
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 ACCOUNTS: Mapping[str, str] = {
@@ -85,6 +85,7 @@ class Ledger:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._open = [BASE]
+        self._idle = IDLE
         self._seconds: dict[str, float] = {}
         self._tokens: dict[str, int] = {}
         self._opened = self._charged = clock()
@@ -96,6 +97,17 @@ class Ledger:
         sections of different tasks must nest.
         """
         return _Section(self, account)
+
+    @contextmanager
+    def wait_for(self, account: str) -> Iterator[None]:
+        """Charges an account while the event loop awaits another thread's work: what the loop itself does meanwhile in
+        sections of its own is charged to those, and its idle time to this account."""
+        before, self._idle = self._idle, account
+        try:
+            with self.spend(account):
+                yield
+        finally:
+            self._idle = before
 
     def _enter(self, account: str) -> int:
         """Opens a section and returns its depth."""
@@ -164,5 +176,5 @@ class _IdleSelector(selectors.DefaultSelector):
         """Waits for events; a loop that has work ready passes a timeout of 0, which is not idle time."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        with self._ledger.spend(IDLE):
+        with self._ledger.spend(self._ledger._idle):
             return super().select(timeout)

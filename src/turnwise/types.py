@@ -20,6 +20,8 @@ from turnwise.errors import RewardError, TokensError
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Versions: TypeAlias = tuple[tuple[int, int], ...]
+"""Which weights sampled which tokens of a turn: (first token, version) of each span, `((0, 3), (17, 4))`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,17 @@ class TurnRequest:
     """The turn ends with the token that completes one of these in its text."""
 
 
+def fill_versions(versions: Versions, version: int, length: int) -> Versions:
+    """The spans of a turn of this many tokens: as they are given, or one of `version`."""
+    if not versions:
+        return ((0, version),) if length else ()
+    firsts = [first for first, _ in versions]
+    assert versions[0] == (0, version), "the first span is that of the first token"
+    assert firsts == sorted(set(firsts)), "spans are in order"
+    assert firsts[-1] < length, "a span has a token"
+    return versions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One move of the agent: what it read since its last move, and what it sampled in reply.
@@ -175,7 +188,9 @@ class Turn:
     """One per action id, under the distribution that was actually sampled from."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
-    """The version of the weights that sampled this turn."""
+    """The version of the weights that sampled the first token."""
+    versions: Versions = ()
+    """Which weights sampled which tokens, where new ones were loaded within the turn; by default, `version` all."""
     opens_row: bool = False
     """True when `context_ids` is the whole conversation (the first turn, or after a rewrite)."""
     finish: Finish = Finish.STOP
@@ -191,10 +206,17 @@ class Turn:
     def __post_init__(self) -> None:
         assert self.action_ids or not self.context_ids, "a turn that read tokens without an action is not a turn"
         assert len(self.action_ids) == len(self.logprobs), "one logprob per action id"
+        object.__setattr__(self, "versions", fill_versions(self.versions, self.version, len(self.action_ids)))
 
     @property
     def has_tokens(self) -> bool:
         return bool(self.action_ids)
+
+    @property
+    def token_versions(self) -> list[int]:
+        """The version of the weights that sampled each action id."""
+        ends = [*(first for first, _ in self.versions[1:]), len(self.action_ids)]
+        return [version for (first, version), end in zip(self.versions, ends, strict=True) for _ in range(first, end)]
 
     @property
     def reward(self) -> float:

@@ -120,7 +120,7 @@ def test_files_that_hold_no_trajectories_are_one_line(tmp_path: Path):
     with pytest.raises(RunError, match=r"bad\.parquet: not a Parquet file$"):
         read_trajectories(tmp_path / "bad.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 5$"):
+    with pytest.raises(RunError, match=r"trajectories of layout none, but this version of turnwise reads layout 6$"):
         read_trajectories(tmp_path / "other.parquet")
 
 

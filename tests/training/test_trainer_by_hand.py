@@ -266,11 +266,11 @@ def test_other_settings_keep_what_both_learners_have_and_remember_what_one_lacks
     trainer = make()
     trainer._make_learner()
     trainer.learners.state |= {"critic": "an old critic", "optimizer": "an old optimizer"}
-    trainer._apply(decided(trainer, step=3))
+    asyncio.run(trainer._apply(decided(trainer, step=3)))
     assert trainer.learners.state == {"optimizer": "an old optimizer", "version": 3}
     assert trainer.inactive_state == {"critic": "an old critic"}
     trainer.learners.parts = {"optimizer", "critic"}
-    trainer._apply(decided(trainer, step=5))
+    asyncio.run(trainer._apply(decided(trainer, step=5)))
     assert trainer.learners.state == {"optimizer": "an old optimizer", "critic": "an old critic", "version": 5}
     assert trainer.inactive_state == {}
 
@@ -281,14 +281,14 @@ def test_a_rollback_takes_the_learner_of_its_checkpoint(make):
     trainer.learners.state["optimizer"] = "as saved"
     trainer._save(2)
     trainer.learners.state["optimizer"] = "moved on"
-    trainer._apply(decided(trainer, step=4, rollback_to=2))
+    asyncio.run(trainer._apply(decided(trainer, step=4, rollback_to=2)))
     assert trainer.learners.state == {"optimizer": "as saved", "version": 4}
 
 
 def test_without_an_action_the_learner_stays(make):
     trainer = make()
     trainer._make_learner()
-    trainer._apply(trainer.decision)
+    asyncio.run(trainer._apply(trainer.decision))
     assert len(trainer.learners.made) == 1
 
 

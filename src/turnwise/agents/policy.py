@@ -5,7 +5,7 @@ Invariant: ids go into a move as they were fed and sampled, never re-tokenised.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from turnwise.agents.base import GiveBack, Move, TurnTokens
 from turnwise.agents.decoding import Decoding
@@ -116,4 +116,4 @@ def cut_at(completion: Completion, stop: Sequence[str], decode: Callable[[Sequen
     length = bisect_left(range(1, len(ids)), True, key=stops) + 1
     if length == len(ids):
         return completion
-    return replace(completion, ids=ids[:length], logprobs=completion.logprobs[:length], finish=Finish.STOP_STRING)
+    return completion.cut(length, Finish.STOP_STRING)

@@ -70,7 +70,7 @@ class ReplaySession(PolicySession):
             seed = derive_seed(replay.changes.seed, "branch", number)
         move = await super().act(max_tokens=max_tokens, seed=seed)
         assert move.tokens is not None, "a policy's move has tokens"
-        completion = replace(move.tokens.completion, version=replay.version)
+        completion = replace(move.tokens.completion, version=replay.version, versions=())
         self._taken[-1] = replace(move.tokens, completion=completion)
         return replace(move, tokens=self._taken[-1])
 
@@ -88,7 +88,13 @@ class ReplaySession(PolicySession):
         if self._replay.diverged is None and turn.context_ids != self._context:
             self._replay.diverged = number
         return self._take(
-            Completion(ids=turn.action_ids, logprobs=turn.logprobs, finish=turn.finish, version=turn.version)
+            Completion(
+                ids=turn.action_ids,
+                logprobs=turn.logprobs,
+                finish=turn.finish,
+                version=turn.version,
+                versions=turn.versions,
+            )
         )
 
     def _move(self, text: str) -> Move:

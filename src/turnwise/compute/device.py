@@ -5,8 +5,11 @@ Invariant: on a CPU everything here runs at once, and nothing is recorded.
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _FINE = 8
 """Sizes up to this are rounded to a power of two; beyond it there are two sizes to every doubling."""
@@ -40,6 +43,22 @@ def on_one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def run_beside(work: Callable[[], T], device: torch.device) -> T:
+    """Runs work in this thread while another one uses the device: on a GPU, in a stream of its own.
+
+    The stream starts behind all that was launched before, and is done when this returns.
+    """
+    if device.type == "cpu":
+        return work()
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        stream.wait_stream(torch.cuda.default_stream(device))
+        with torch.cuda.stream(stream):
+            result = work()
+        stream.synchronize()
+    return result
+
+
 class Graphs:
     """Functions over static tensors, captured as CUDA graphs and replayed by key."""
 
@@ -59,7 +78,8 @@ class Graphs:
             return step()
         if key not in self._captured:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Only this thread's calls are captured: a learner may be at work in another.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 tensors = step()
             self._captured[key] = (graph, tensors)
         graph, tensors = self._captured[key]

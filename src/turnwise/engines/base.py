@@ -5,10 +5,10 @@ and every id of a completion was sampled: an engine never appends a forced token
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Protocol
 
-from turnwise.types import Finish
+from turnwise.types import Finish, Versions, fill_versions
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +39,21 @@ class Completion:
     finish: Finish
     version: int
     """Of the weights that sampled the first token."""
+    versions: Versions = ()
+    """(first token, version) of each span that one version of the weights sampled; by default, `version` all."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", fill_versions(self.versions, self.version, len(self.ids)))
+
+    def cut(self, length: int, finish: Finish) -> "Completion":
+        """Its first tokens, as if sampling had ended there."""
+        return replace(
+            self,
+            ids=self.ids[:length],
+            logprobs=self.logprobs[:length],
+            versions=tuple(span for span in self.versions if span[0] < length),
+            finish=finish,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,5 +117,8 @@ class Engine(Protocol):
         ...
 
     async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
-        """Loads new weights, drops every cache computed with old ones, and stamps completions with `version`."""
+        """Loads new weights, drops every cache computed with old ones, and stamps tokens with `version`.
+
+        A turn that is being sampled goes on with the new weights; its completion tells which tokens are whose.
+        """
         ...

@@ -36,6 +36,8 @@ class FormInfo:
 
 
 _CORRECTIONS = ("tis_cap", "mis_cap", "icepop_band")
+STALE_TIS_CAP = 2.0
+"""`tis_cap` under `rollout.staleness`, where no other correction is chosen."""
 _BOUNDS = ("clip_low", "clip_high", "dual_clip")
 FORMS: Mapping[str, FormInfo] = {
     "clip": FormInfo(place="turnwise.losses.policy:policy_loss", reads=_BOUNDS, ignores_zero_advantage=True),
@@ -86,7 +88,8 @@ class LossSettings(Settings):
     correct for. The learner's cost a forward pass if an update has several steps, and nothing if it has one."""
     tis_cap: float | None = Field(default=None, ge=1)
     """Truncated importance sampling, for an engine whose probabilities are not the learner's: ratios are then against
-    the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none."""
+    the learner's own before the update, and a token weighs min(π_learner / π_sampler, this). 2 is usual; null: none, or
+    2 under `rollout.staleness`, unless `old_logprobs` or another correction is set."""
     mis_cap: float | None = Field(default=None, ge=1)
     """Masked importance sampling: as `tis_cap`, but a token whose π_learner / π_sampler is above this is left out of
     the policy loss rather than held at it. 2 is usual; null: none."""

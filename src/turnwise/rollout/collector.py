@@ -5,8 +5,8 @@ from the seed, the step, the weights and the task sampler's state alone.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from turnwise.agents.base import Agent
@@ -66,6 +66,35 @@ class RolloutBatch:
         return {**self.selection.metrics(self.refills), **self.sampling}
 
 
+async def fill_batch(
+    play: Callable[[int], Awaitable[list[Group]]],
+    select: GroupFilter,
+    *,
+    wanted: int,
+    refill: int,
+    sampling: Mapping[str, float],
+) -> RolloutBatch:
+    """The groups of round 0, and of rounds 1, 2, ... up to `refill` while `select` keeps fewer than `wanted`."""
+    began, refills = time.monotonic(), 0
+    groups = await play(0)
+    selection = select(groups)
+    while len(selection.kept) < wanted and refills < refill:
+        refills += 1
+        groups += await play(refills)
+        selection = select(groups, most=wanted)
+    return RolloutBatch(
+        groups=tuple(groups),
+        selection=selection,
+        refills=refills,
+        seconds=time.monotonic() - began,
+        sampling=sampling,
+    )
+
+
+def _name_refill(number: int) -> tuple[int | str, ...]:
+    return ("refill", number) if number else ()
+
+
 class RolloutCollector:
     """Plays tasks for the learner; `task_sampler` draws them."""
 
@@ -94,22 +123,14 @@ class RolloutCollector:
     ) -> RolloutBatch:
         """The batch of step 0, 1, ...: `groups_per_step` groups, and up to `refill` times as many more while `select`
         keeps too few."""
-        began, wanted, refills = time.monotonic(), self._settings.groups_per_step, 0
-        sampling = self.task_sampler.metrics()
-        groups = await self._play(derive_seed(self._seed, "rollout", step), progress)
-        selection = select(groups)
-        while len(selection.kept) < wanted and refills < refill:
-            refills += 1
-            groups += await self._play(derive_seed(self._seed, "rollout", step, "refill", refills), progress)
-            selection = select(groups, most=wanted)
-        seconds = time.monotonic() - began
-        return RolloutBatch(
-            groups=tuple(groups),
-            selection=selection,
-            refills=refills,
-            seconds=seconds,
-            sampling={**sampling, **self.fleet.metrics()},
+        batch = await fill_batch(
+            lambda number: self._play(derive_seed(self._seed, "rollout", step, *_name_refill(number)), progress),
+            select,
+            wanted=self._settings.groups_per_step,
+            refill=refill,
+            sampling=self.task_sampler.metrics(),
         )
+        return replace(batch, sampling={**batch.sampling, **self.fleet.metrics()})
 
     async def _play(self, seed: int, progress: Callable[[int, int], None]) -> list[Group]:
         places = self.task_sampler.draw(self._settings.groups_per_step)

@@ -201,6 +201,7 @@ def _make_turn(move: Move, state_key: str | None, seconds: float) -> Turn:
         action_ids=completion.ids,
         logprobs=completion.logprobs,
         version=completion.version,
+        versions=completion.versions,
         opens_row=move.tokens.opens_row,
         finish=completion.finish,
         state_key=state_key,

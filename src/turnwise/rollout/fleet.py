@@ -174,7 +174,7 @@ class Fleet:
 
     async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
         """Gives all workers new weights; one that was lost gets the newest when it is back."""
-        self._newest = (weights, version)
+        self._newest = (self._keep(weights), version)
         present = [member for member in self._members if member.present]
         loaded = await asyncio.gather(*(one.worker.load(weights, version) for one in present), return_exceptions=True)
         for member, result in zip(present, loaded, strict=True):
@@ -182,6 +182,12 @@ class Fleet:
                 self._lose(member, result)
             elif result is not None:
                 raise result
+
+    def _keep(self, weights: "Mapping[str, torch.Tensor]") -> "Mapping[str, torch.Tensor]":
+        """A copy for workers that return later, by when the learner has changed its own; this process is never lost."""
+        if all(isinstance(member.worker, LocalWorker) for member in self._members):
+            return weights
+        return {name: weight.detach().clone() for name, weight in weights.items()}
 
     async def close(self) -> None:
         """Stops waiting for workers that are gone."""

@@ -71,10 +71,17 @@ class RolloutSettings(Limits, Decoding):
     updates_per_rollout: int = Field(default=1, ge=1)
     """Updates per set of sampling weights (Online-k): as many samples and updates as with 1, but staler samples; ratios
     to the logprobs of the weights that sampled correct for it."""
+    staleness: int = Field(default=0, ge=0)
+    """0: a step samples, then updates. 1, 2, ...: episodes go on while the learner updates, with its new weights as
+    they come; a group that was begun with the weights of step v is learnt from at step v + this at the latest."""
+    straggler_seconds: float | None = Field(default=None, gt=0)
+    """How long a step waits for groups whose last step it is; those still playing are then dropped, and counted by
+    their length. Null: until they end."""
     max_failures: float = Field(default=0.5, ge=0, le=1)
     """The share of a step's episodes that may fail; a step with more ends the run, naming the commonest failure."""
     concurrency: int = Field(default=CONCURRENCY, ge=1)
     """Episodes under way at once; the engine's slots bound those that sample at once."""
 
     def unread(self) -> Mapping[str, str]:
-        return {"replay": "task_sampler"} if self.task_sampler == "uniform" else {}
+        unread = {"replay": "task_sampler"} if self.task_sampler == "uniform" else {}
+        return unread if self.staleness else {**unread, "straggler_seconds": "staleness"}

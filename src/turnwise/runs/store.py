@@ -30,10 +30,10 @@ PerToken: TypeAlias = Mapping[str, Mapping[tuple[int, int], Floats]]
 """By column of `PER_TOKEN`, then by group and member: a number per action token."""
 TextOf: TypeAlias = Callable[[tuple[int, ...]], str]
 
-_LAYOUT = "5"
-_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": (), "4": ()}
+_LAYOUT = "6"
+_OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": (), "4": (), "5": ()}
 """Columns that older layouts lack: no trajectory of theirs has any. Before 4, turns lack what the learner scored, and
-before 5 their times."""
+before 5 their times; before 6, one version of the weights sampled each turn."""
 PER_TOKEN = ("advantages", "learner_logprobs", "entropies")
 """Columns of a turn with one number per action token where it was trained on, and null where it was not. The learner's
 logprobs and entropies are those before its first step; in a mini-batch after that, each is null."""
@@ -48,6 +48,7 @@ _TURN = pa.struct(
         *((name, pa.list_(pa.float32())) for name in PER_TOKEN),
         ("rewards", _NUMBERS),
         ("version", pa.int32()),
+        ("versions", pa.list_(pa.list_(pa.int32()))),
         ("opens_row", pa.bool_()),
         ("finish", pa.string()),
         ("state_key", pa.string()),
@@ -91,6 +92,8 @@ class StoredTurn(TypedDict):
     entropies: Known | None
     rewards: Sequence[tuple[str, float]]
     version: int
+    versions: Sequence[Sequence[int]]
+    """(first token, version) of each span that one version of the weights sampled."""
     opens_row: bool
     finish: str
     state_key: str | None
@@ -290,6 +293,7 @@ def _to_struct(turn: Turn, per_token: Mapping[str, Known | None], text_of: TextO
         "entropies": per_token["entropies"],
         "rewards": list(turn.rewards.items()),
         "version": turn.version,
+        "versions": turn.versions,
         "opens_row": turn.opens_row,
         "finish": turn.finish.value,
         "state_key": turn.state_key,
@@ -346,6 +350,7 @@ def _from_struct(turn: StoredTurn) -> Turn:
         logprobs=tuple(turn["logprobs"]),
         rewards=dict(turn["rewards"]),
         version=turn["version"],
+        versions=tuple((first, version) for first, version in turn.get("versions") or ()),
         opens_row=turn["opens_row"],
         finish=Finish(turn["finish"]),
         state_key=turn["state_key"],

@@ -66,7 +66,7 @@ def describe_turn(turn: Turn, record: TurnRecord) -> list[str]:
         *_advantages(record.advantages),
         *([f"{len(turn.action_ids)} tokens, mean logprob {_mean(turn.logprobs):.2f}"] if turn.action_ids else []),
         *_gap(turn, record.learner_logprobs),
-        *([f"weights of step {turn.version}"] if turn.action_ids else []),
+        *([f"weights of step {' and '.join(str(version) for _, version in turn.versions)}"] if turn.action_ids else []),
     ]
 
 

@@ -4,11 +4,13 @@ Invariant: users' mistakes are found here, cheapest first, before any long work 
 """
 
 import asyncio
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedModel
 
 from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedAgent
 from turnwise.cluster.engine import ClusterEngine
@@ -95,7 +97,7 @@ def assemble(
         if on_cluster
         else make_engine(
             config.engine,
-            loaded.model,
+            _sampled_model(config, loaded),
             context_limit=loaded.context_limit,
             autocast=autocast,
             ledger=ledger,
@@ -105,6 +107,11 @@ def assemble(
         ledger=ledger,
         prompt_ids=prompt_ids,
     )
+
+
+def _sampled_model(config: Config, loaded: LoadedModel) -> PreTrainedModel:
+    """The learner's own model, or a copy of it where episodes go on while the learner changes its own."""
+    return copy.deepcopy(loaded.model) if config.rollout.staleness else loaded.model
 
 
 def choose_env(config: Config, env: Env | None) -> Env:

@@ -139,7 +139,7 @@ def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> No
         seed=config.seed,
         autocast=parts.autocast,
         shard=config.learner.shard,
-        ledger=parts.ledger,
+        ledger=None if config.rollout.staleness else parts.ledger,  # which belongs to the event loop's thread
     )
 
 
@@ -171,6 +171,12 @@ class Trainer:
 
     async def run(self) -> None:
         """SFT, then steps of reinforcement learning, each diagnosed, evaluated and saved when it is due."""
+        try:
+            await self._run()
+        finally:
+            await self.rollouts.close()
+
+    async def _run(self) -> None:
         step = await self._begin()
         if step < self.config.steps:
             self.recorder.start_stage("training", self.config.steps)
@@ -185,7 +191,7 @@ class Trainer:
             step += 1
             self.decision = self._decide(step, rollouts, update)
             self.recorder.record_step(step, rollouts, update, self.decision, update_seconds=update_seconds)
-            self._apply(self.decision)
+            await self._apply(self.decision)
             if self._due(step, self.config.evaluate.every):
                 await self._evaluate("evaluate", step)
             if self._due(step, self.config.checkpoint.every):
@@ -233,7 +239,8 @@ class Trainer:
             if settings.mode != "off":
                 every = settings.monitor.information_every
                 information = self._measure_information(rollouts) if every and step % every == 0 else None
-                on_policy = self.rollouts.waiting + 1 == self.config.rollout.updates_per_rollout
+                rollout = self.config.rollout
+                on_policy = not rollout.staleness and self.rollouts.waiting + 1 == rollout.updates_per_rollout
                 clipped = update.first_clip_fraction if on_policy else None
                 health = measure_health(rollouts.groups, update.metrics, information, clipped)
             saves = self._due(step, self.config.checkpoint.every)
@@ -261,7 +268,7 @@ class Trainer:
         )
         return measure_information(parts.loaded.model, replies, runner, context_limit=parts.loaded.context_limit)
 
-    def _apply(self, decision: Decision) -> None:
+    async def _apply(self, decision: Decision) -> None:
         """After an action, makes another learner, on other weights after a rollback."""
         action = decision.action
         if action is None:
@@ -271,6 +278,7 @@ class Trainer:
         else:
             state = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
             known = {**_section(state, "inactive"), **_section(state, "learner")}
+            await self.rollouts.roll_back()
         self._continue_learner(known, version=action.step)
 
     async def _evaluate(self, stage: str, step: int) -> None:

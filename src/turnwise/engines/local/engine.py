@@ -144,8 +144,8 @@ class LocalEngine:
     async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Loads weights, copying only tensors that are not the model's own already, and drops every cache.
 
-        A turn that is being sampled continues with the new weights after its context is prefilled again, and keeps the
-        version it began with.
+        A turn that is being sampled continues with the new weights after its context is prefilled again, so that each
+        token's logprob is that of one version of the model, given all tokens before it.
         """
         self._collect(0)
         self._deliver(len(self._finished))
@@ -331,9 +331,7 @@ class LocalEngine:
                 continue  # the turn ended or was withdrawn while the forward ran
             if forward.decoded:
                 slot.cached_ids.append(turn.ids[-1])
-            if turn.version is None:
-                turn.version = self._version
-            if turn.append(tokens[column], logprobs[column]):
+            if turn.append(tokens[column], logprobs[column], self._version):
                 self._finished.append(slot)
             appended += 1
             sum_of_logprobs += logprobs[column]

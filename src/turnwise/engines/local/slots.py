@@ -25,8 +25,8 @@ class Request:
     sampling: Sampling
     """With `max_tokens` clipped to the room left in the context."""
     future: asyncio.Future[Completion]
-    version: int | None = None
-    """Of the weights that sampled the first token."""
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    """(first token, version) of each span that one version of the weights sampled."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     launched: int = 0
@@ -39,8 +39,10 @@ class Request:
         """Whether the turn needs no further forward."""
         return self.ended or self.launched >= self.sampling.max_tokens
 
-    def append(self, token: int, logprob: float) -> bool:
-        """Adds a sampled token; True if it was the last."""
+    def append(self, token: int, logprob: float, version: int) -> bool:
+        """Adds a token that these weights sampled; True if it was the last."""
+        if not self.versions or self.versions[-1][1] != version:
+            self.versions.append((len(self.ids), version))
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.ended = token in self.sampling.stop_ids or len(self.ids) >= self.sampling.max_tokens
@@ -49,10 +51,13 @@ class Request:
     def complete(self) -> None:
         """Resolves the future with the completion."""
         if not self.future.done():
-            assert self.version is not None, "a complete turn was sampled by some version"
             finish = Finish.STOP if self.ids[-1] in self.sampling.stop_ids else Finish.LENGTH
             completion = Completion(
-                ids=tuple(self.ids), logprobs=tuple(self.logprobs), finish=finish, version=self.version
+                ids=tuple(self.ids),
+                logprobs=tuple(self.logprobs),
+                finish=finish,
+                version=self.versions[0][1],
+                versions=tuple(self.versions),
             )
             self.future.set_result(completion)
 

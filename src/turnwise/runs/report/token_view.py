@@ -108,10 +108,11 @@ def show_tokens(episode: StoredEpisode, pieces: Pieces | None) -> TokenView:
 
 def _sampled(turn: Turn, record: TurnRecord, pieces: Pieces, *, largest: float, widest: float) -> Iterator[Token]:
     unknown = [None] * len(turn.action_ids)
-    for token, text, logprob, advantage, own, entropy in zip(
+    for token, text, logprob, version, advantage, own, entropy in zip(
         turn.action_ids,
         pieces(turn.action_ids),
         turn.logprobs,
+        turn.token_versions,
         record.advantages or unknown,
         record.learner_logprobs or unknown,
         record.entropies or unknown,
@@ -128,7 +129,7 @@ def _sampled(turn: Turn, record: TurnRecord, pieces: Pieces, *, largest: float, 
         if entropy is not None:
             notes.append(f"entropy {entropy:.3g}")
             shares["e"] = entropy / widest if widest else 0.0
-        notes.append(f"weights of step {turn.version}")
+        notes.append(f"weights of step {version}")
         yield Token(
             text=text,
             note=" · ".join(notes),
