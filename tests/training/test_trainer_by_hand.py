@@ -7,7 +7,7 @@ import asyncio
 import signal
 import time
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -58,6 +58,9 @@ class Engine:
 
     async def load(self, weights, version):
         self.events.append(f"load {version}")
+
+    async def close(self):
+        pass
 
 
 class Collector:
@@ -281,7 +284,11 @@ def test_a_rollback_takes_the_learner_of_its_checkpoint(make):
     trainer.learners.state["optimizer"] = "as saved"
     trainer._save(2)
     trainer.learners.state["optimizer"] = "moved on"
+    trainer.rollouts = AsyncMock()
+    asyncio.run(trainer._apply(decided(trainer, step=3)))
+    trainer.rollouts.roll_back.assert_not_awaited()
     asyncio.run(trainer._apply(decided(trainer, step=4, rollback_to=2)))
+    trainer.rollouts.roll_back.assert_awaited_once()
     assert trainer.learners.state == {"optimizer": "as saved", "version": 4}
 
 

@@ -1,0 +1,188 @@
+"""Training while sampling, for real: whose weights sampled which token, and what a killed run loses."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tiny_runs import SMALLEST, Signals, Silent, model_folder, records, tiny_config
+from turnwise.errors import ConfigError, RunInterrupted
+from turnwise.learner.learner import Learner
+from turnwise.ledger import Ledger
+from turnwise.losses.settings import STALE_TIS_CAP
+from turnwise.runs import read_metrics
+from turnwise.runs.store import read_trajectories
+from turnwise.seeds import derive_seed
+from turnwise.stability.controller import Action
+from turnwise.training.trainer import Trainer, run_training
+
+ROLLOUT = {"groups_per_step": 2, "group_size": 4, "turn_tokens": 24, "max_turns": 2, "staleness": 1}
+STEPS = 4
+
+
+class Paid(Signals):
+    """Pays for the number of characters, so that a policy that knows nothing still learns something."""
+
+    async def step(self, message):
+        step = await super().step(message)
+        return type(step)(
+            messages=step.messages, rewards={"length": len(message.content) / 50}, done=step.done, metrics=step.metrics
+        )
+
+
+def config(**sections):
+    base = {
+        "model": {"small": {**SMALLEST, "positions": 128}},
+        "steps": STEPS,
+        "rollout": ROLLOUT,
+        "checkpoint": {"every": 1, "keep": 99},
+        "learner": {"optimizer": {"lr": 0.03}},
+        "evaluate": {"tasks": 2, "every": 2},
+    }
+    return tiny_config(**{**base, **sections})
+
+
+def groups_of(run, step):
+    return read_trajectories(run.trajectory_file("train", step))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run whose updates take long enough for turns to be under way when they end."""
+    learn, threads = Learner.learn, set()
+
+    def slowly(self, batch, *, seed):
+        threads.add(threading.current_thread().name)
+        update = learn(self, batch, seed=seed)
+        time.sleep(0.05)
+        return update
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "learn", slowly)
+        run = run_training(config(), tmp_path_factory.mktemp("async") / "run", env=Paid(), display=Silent())
+    assert threads == {"turnwise-update_0"}, "updates run beside the event loop"
+    return run
+
+
+def test_every_logprob_is_that_of_the_weights_that_its_token_says(finished):
+    """Recomputed by a plain forward of the checkpoint of that step, within turns that two versions sampled, too."""
+    models = [AutoModelForCausalLM.from_pretrained(model_folder(finished, step)).eval() for step in range(STEPS)]
+    mixed, wrong_by_turn = 0, 0.0
+    for step in range(1, STEPS + 1):
+        for trajectory in (one for group in groups_of(finished, step) for one in group.trajectories):
+            ids = [token for turn in trajectory.turns for token in (*turn.context_ids, *turn.action_ids)]
+            with torch.no_grad():
+                tables = [model(torch.tensor([ids])).logits[0].log_softmax(-1) for model in models]
+            place = 0
+            for turn in trajectory.turns:
+                place += len(turn.context_ids)
+                mixed += len(turn.versions) > 1
+                for token, logprob, version in zip(turn.action_ids, turn.logprobs, turn.token_versions, strict=True):
+                    assert step - 2 <= version <= step - 1, "step s is update s - 1, of weights s - 1 or s - 2"
+                    assert float(tables[version][place - 1, token]) == pytest.approx(logprob, abs=2e-4)
+                    wrong_by_turn = max(wrong_by_turn, abs(float(tables[turn.version][place - 1, token]) - logprob))
+                    place += 1
+    assert mixed, "or nothing was loaded within a turn"
+    assert wrong_by_turn > 1e-2, "one version for the whole of such a turn would be wrong"
+
+
+def test_the_age_of_what_was_learnt_from_is_recorded(finished):
+    trained = records(finished, "train")
+    assert [record["step"] for record in trained] == list(range(1, STEPS + 1))
+    assert {record["staleness/max"] for record in trained} <= {0, 1}
+    assert trained[0]["staleness/mean"] == 0
+    assert any(record["staleness/mixed_turns"] > 0 for record in trained)
+    assert all(record["staleness/dropped_groups"] == 0 for record in trained)
+    assert all("policy/tis_weight" in record for record in trained)
+    assert trained[-1]["staleness/groups_ahead"] == 0, "the last step leaves nothing behind"
+
+
+def test_time_is_accounted_for_once(finished):
+    for record in read_metrics(finished.metrics):
+        spent = [value for name, value in record.items() if name.startswith("ledger/") and name.endswith("_seconds")]
+        wall = record["ledger/wall_seconds"]
+        assert sum(spent) - wall == pytest.approx(wall, abs=1e-6)
+
+
+def test_a_signal_stops_a_run_and_nothing_is_lost_when_it_goes_on(tmp_path):
+    """Groups under way or not learnt from yet are played again, by the same seeds."""
+
+    def interrupt(event, number):
+        if event == "training" and number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    run = tmp_path / "run"
+    with pytest.raises(RunInterrupted, match="after step 2, which is saved"):
+        run_training(config(), run, env=Paid(), display=Silent(interrupt))
+    directory = run_training(config(), run, resume=True, env=Paid(), display=Silent())
+    seeds = [
+        one.episode_seed
+        for step in range(1, STEPS + 1)
+        for group in groups_of(directory, step)
+        for one in group.trajectories
+    ]
+    stream = derive_seed(0, "stream")
+    assert sorted(seeds) == sorted(
+        derive_seed(stream, "luck", number, member) for number in range(2 * STEPS) for member in range(4)
+    )
+
+
+def test_after_a_rollback_nothing_of_the_abandoned_weights_is_learnt_from(tmp_path, monkeypatch):
+    decide = Trainer._decide
+
+    def roll_back_once(self, step, *measured):
+        decision = decide(self, step, *measured)
+        action = Action(kind="enable_starpo_s", step=2, rollback_to=1) if step == 2 else None
+        return replace(decision, action=action, keep_checkpoints=frozenset({0, 1}))
+
+    monkeypatch.setattr(Trainer, "_decide", roll_back_once)
+    run = run_training(
+        config(steps=3, evaluate={"tasks": 2, "every": 0}), tmp_path / "run", env=Paid(), display=Silent()
+    )
+    last = records(run, "train")[-1]
+    assert last["staleness/max"] == 0
+    assert last["rollout/episodes"] == 8 + 4 * last["staleness/dropped_groups"]
+    model = AutoModelForCausalLM.from_pretrained(model_folder(run, 1)).eval()
+    for trajectory in (one for group in groups_of(run, 3)[:2] for one in group.trajectories):
+        turn = trajectory.turns[0]
+        with torch.no_grad():
+            table = model(torch.tensor([[*turn.context_ids, *turn.action_ids]])).logits[0].log_softmax(-1)
+        sampled = table[len(turn.context_ids) - 1 : -1].gather(1, torch.tensor(turn.action_ids)[:, None])[:, 0]
+        assert sampled.tolist() == pytest.approx(turn.logprobs, abs=2e-4)
+        assert turn.versions == ((0, 2),), "the step goes on counting"
+
+
+def test_a_correction_for_stale_samples_is_the_default_and_can_be_replaced():
+    assert config().loss.tis_cap == STALE_TIS_CAP
+    assert config(rollout={**ROLLOUT, "staleness": 0}).loss.tis_cap is None
+    assert config(loss={"mis_cap": 3.0}).loss.tis_cap is None
+    assert config(loss={"tis_cap": 5.0}).loss.tis_cap == 5.0
+    assert config(loss={"old_logprobs": "sampler"}).loss.tis_cap is None
+    assert config().algorithm_settings.loss.tis_cap == STALE_TIS_CAP
+
+
+def test_two_ways_to_be_stale_are_refused():
+    with pytest.raises(ConfigError, match=r"rollout\.updates_per_rollout: rollout\.staleness already learns"):
+        config(rollout={**ROLLOUT, "updates_per_rollout": 2})
+
+
+def test_waiting_for_a_thread_is_charged_to_what_the_thread_does():
+    ledger = Ledger()
+
+    async def run():
+        with ledger.wait_for("update"):
+            await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.05)
+        await asyncio.sleep(0.03)
+
+    with asyncio.Runner(loop_factory=ledger.new_event_loop) as runner:
+        runner.run(run())
+    seconds = ledger.close_step().seconds
+    assert seconds["update"] >= 0.049
+    assert 0.025 < seconds["tool_wait"] < 0.05

@@ -1,0 +1,384 @@
+"""Groups that play while the learner updates: none too old, none starved, none lost."""
+
+import asyncio
+import random
+from functools import partial
+
+import pytest
+
+from turnwise.agents import ScriptedAgent
+from turnwise.envs.base import Env
+from turnwise.errors import EnvError, RunError
+from turnwise.rollout import Fleet, RolloutSettings
+from turnwise.rollout.stream import RolloutStream, count_dropped, measure_staleness
+from turnwise.stability import FilterSettings, select
+from turnwise.types import Group, Message, Step, StopReason, Task, Trajectory, Turn
+
+TASKS = [Task(id=str(place), seed=place) for place in range(7)]
+WANTED = 3
+
+
+class Nothing(Env):
+    async def reset(self, task, episode_seed):
+        return [Message(role="user", content="go")]
+
+    async def step(self, message):
+        return Step(done=True)
+
+
+def played(job, version, *, tokens=1, reward=0.0, stop=StopReason.DONE):
+    """A group whose turns have the version that sampled them; the job's index is in the ids."""
+    turn = Turn(
+        context_ids=(1,),
+        action_ids=(job.index,) * tokens,
+        logprobs=(0.0,) * tokens,
+        version=version,
+        opens_row=True,
+        rewards={"paid": reward},
+    )
+    return Group(
+        task=job.task,
+        trajectories=tuple(
+            Trajectory(task=job.task, turns=(turn,), stop=stop, metrics={"success": reward})
+            for _ in range(job.group_size)
+        ),
+    )
+
+
+class Player:
+    """Plays a group for as long as `seconds(number)` says; a group's tokens are of the weights it began with."""
+
+    places = 1000
+
+    def __init__(self, seconds=lambda number: 0.0, tokens=lambda number: 1, reward=lambda number: number % 2):
+        self.seconds, self.tokens, self.reward, self.version, self.begun = seconds, tokens, reward, None, []
+
+    async def play(self, job):
+        self.begun.append((job.index, self.version, job.task.id))
+        version = self.version
+        await asyncio.sleep(self.seconds(job.index))
+        return played(job, version, tokens=self.tokens(job.index), reward=float(self.reward(job.index)))
+
+    async def load(self, weights, version):
+        self.version = version
+
+
+class Gated:
+    """Plays a group until it is let go."""
+
+    places = 1000
+
+    def __init__(self):
+        self.version, self.open, self.begun = 0, {}, []
+
+    async def play(self, job):
+        self.begun.append(job.index)
+        version = self.version
+        self.open[job.index] = asyncio.get_running_loop().create_future()
+        result = await self.open[job.index]
+        return result or played(job, version)
+
+    async def load(self, weights, version):
+        self.version = version
+
+    async def finish(self, *numbers, with_result=None):
+        for number in numbers:
+            self.open[number].set_result(with_result)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def stream_of(worker, *, staleness=1, steps=100, task_sampler="uniform", **settings):
+    rollout = RolloutSettings(
+        groups_per_step=WANTED, group_size=2, staleness=staleness, task_sampler=task_sampler, **settings
+    )
+    return RolloutStream(ScriptedAgent(), Nothing(), TASKS, rollout, steps=steps, seed=0, fleet=Fleet([worker]))
+
+
+def collect(stream, step, **filter):
+    settings = FilterSettings(**filter)
+    return stream.collect(
+        step, partial(select, settings=settings), refill=settings.refill, progress=lambda done, total: None
+    )
+
+
+def numbers(groups):
+    return [group.trajectories[0].turns[0].action_ids[0] for group in groups]
+
+
+async def train(stream, steps, *, update_seconds=0.0, first=0, **filter):
+    """Steps of a learner that only sleeps; the batches."""
+    batches = []
+    for step in range(first, first + steps):
+        await stream.load({}, step)
+        batches.append(await collect(stream, step, **filter))
+        await asyncio.sleep(update_seconds)
+    return batches
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_group_is_older_than_the_bound_and_every_group_is_learnt_from_once(staleness, seed):
+    """Durations of a long tail: the slowest play through many steps' worth of the others."""
+    draw = random.Random(seed)
+    slow = {number: 0.001 * draw.paretovariate(1.1) for number in range(200)}
+    worker = Player(lambda number: min(slow[number], 0.05))
+    steps = 12
+
+    async def run():
+        stream = stream_of(worker, staleness=staleness, steps=steps)
+        batches = await train(stream, steps, update_seconds=0.002)
+        assert not stream.active, "nothing is sampled that no step learns from"
+        await stream.close()
+        return batches
+
+    batches = asyncio.run(run())
+    learnt = [number for batch in batches for number in numbers(batch.kept)]
+    assert sorted(learnt) == list(range(steps * WANTED)), "none twice, none lost, none starved"
+    for step, batch in enumerate(batches):
+        ages = [step - turn.version for group in batch.kept for one in group.trajectories for turn in one.turns]
+        assert 0 <= min(ages) <= max(ages) <= staleness
+        assert batch.sampling["staleness/max"] == max(ages)
+        assert batch.sampling["staleness/dropped_groups"] == 0
+    assert max(batch.sampling["staleness/max"] for batch in batches) > 0, "or nothing was asynchronous"
+
+
+def test_groups_play_while_the_learner_updates():
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker)
+        await stream.load({}, 0)
+        first = asyncio.ensure_future(collect(stream, 0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert worker.begun == [0, 1, 2, 3, 4, 5], "those of this step and of the next"
+        await worker.finish(0, 1, 2)
+        assert numbers((await first).kept) == [0, 1, 2]
+        assert worker.begun == [0, 1, 2, 3, 4, 5], "an update under way is one step less in reach"
+        await worker.finish(4, 5)
+        await stream.load({}, 1)
+        second = asyncio.ensure_future(collect(stream, 1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert worker.begun == list(range(9))
+        await worker.finish(6, 7, 8)
+        assert not second.done(), "group 3 was begun with version 0: this is its last step"
+        await worker.finish(3)
+        batch = await second
+        assert numbers(batch.kept) == [3, 4, 5]
+        assert batch.sampling["staleness/mean"] == 1
+        await stream.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_group_is_passed_over_while_it_has_time():
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker, staleness=2)
+        await stream.load({}, 0)
+        first = asyncio.ensure_future(collect(stream, 0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert worker.begun == list(range(9))
+        await worker.finish(1, 2, 3)
+        assert numbers((await first).kept) == [1, 2, 3], "group 0 may still be learnt from at steps 1 and 2"
+        await worker.finish(4, 5, 6)
+        await stream.load({}, 1)
+        assert numbers((await collect(stream, 1)).kept) == [4, 5, 6]
+        await stream.load({}, 2)
+        third = asyncio.ensure_future(collect(stream, 2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await worker.finish(*range(9, 15), 7, 8)
+        assert not third.done(), "others that ended do not take its place"
+        await worker.finish(0)
+        assert numbers((await third).kept) == [0, 7, 8]
+        await stream.close()
+
+    asyncio.run(run())
+
+
+def test_stragglers_are_dropped_where_that_is_asked_for_and_counted_by_length():
+    """Group 1 needs far longer than a step waits; it ends later, and is in a batch without being learnt from."""
+
+    async def run():
+        worker = Player(lambda number: 0.15 if number == 1 else 0.0, lambda number: 50 if number == 1 else 2)
+        stream = stream_of(worker, straggler_seconds=0.02, steps=100)
+        batches = await train(stream, 4)
+        await asyncio.sleep(0.2)
+        batches += await train(stream, 1, first=4)
+        await stream.close()
+        return batches
+
+    batches = asyncio.run(run())
+    assert 1 not in [number for batch in batches for number in numbers(batch.kept)]
+    assert [batch.sampling["staleness/dropped_groups"] for batch in batches] == [0, 0, 0, 0, 1]
+    assert numbers(batches[-1].groups)[-1] == 1, "what was sampled is in the record"
+    assert batches[-1].sampling["staleness/dropped_episode_tokens"] == 50
+    assert batches[-1].sampling["staleness/learnt_episode_tokens"] == 2
+    assert all(len(batch.kept) == WANTED for batch in batches)
+    for step, batch in enumerate(batches):
+        assert batch.sampling["staleness/max"] <= 1, step
+
+
+def test_a_filter_refills_from_what_is_under_way():
+    async def run():
+        worker = Player(reward=lambda number: 0.0)
+        stream = stream_of(worker)
+        await stream.load({}, 0)
+
+        class Third:
+            def __init__(self, groups):
+                self.kept = tuple(index for index, number in enumerate(numbers(groups)) if number % 3 == 0)
+
+            def metrics(self, refills):
+                return {"filter/refills": float(refills)}
+
+        batch = await stream.collect(
+            0, lambda groups, most=None: Third(groups), refill=5, progress=lambda done, total: None
+        )
+        await stream.close()
+        return batch
+
+    batch = asyncio.run(run())
+    assert numbers(batch.kept) == [0, 3, 6]
+    assert numbers(batch.groups) == list(range(9)), "each of them once"
+    assert (batch.refills, batch.metrics()["filter/refills"]) == (2, 2.0)
+
+
+def test_refills_leave_no_group_too_old():
+    async def run():
+        worker = Player(lambda number: 0.001 * (number % 7))
+        stream = stream_of(worker, staleness=1, steps=8)
+        batches = await train(stream, 8, update_seconds=0.002, rule="nonzero", refill=2)
+        await stream.close()
+        return batches
+
+    batches = asyncio.run(run())
+    seen = [number for batch in batches for number in numbers(batch.groups)]
+    assert len(set(seen)) == len(seen)
+    for step, batch in enumerate(batches):
+        versions = [one.turns[0].version for group in batch.groups for one in group.trajectories]
+        assert step - min(versions) <= 1
+
+
+def test_nothing_is_lost_when_a_run_is_killed_and_resumed():
+    """What was begun, ended or merely drawn is played after the resume, with the same seeds and tasks."""
+
+    async def first():
+        worker = Player(lambda number: 0.002 * (number % 5))
+        stream = stream_of(worker, staleness=2, steps=9)
+        batches = await train(stream, 4)
+        state = stream.state_dict()
+        await stream.close()
+        return [n for batch in batches for n in numbers(batch.kept)], state, worker.begun
+
+    async def second(state):
+        worker = Player(lambda number: 0.002 * (number % 3))
+        stream = stream_of(worker, staleness=2, steps=9)
+        stream.load_state_dict(state)
+        batches = await train(stream, 5, first=4)
+        await stream.close()
+        return [n for batch in batches for n in numbers(batch.kept)], worker.begun
+
+    before, state, begun = asyncio.run(first())
+    after, begun_again = asyncio.run(second(state))
+    assert sorted(before + after) == list(range(9 * WANTED))
+    tasks = {number: task for number, _, task in begun}
+    again = {number: task for number, _, task in begun_again}
+    both = tasks.keys() & again.keys()
+    assert len(both) >= WANTED, "or the test says nothing"
+    assert all(tasks[number] == again[number] for number in both)
+    assert all(version >= 4 for _, version, _ in begun_again), "by the weights that the run has then"
+
+
+def test_after_a_rollback_what_was_sampled_is_dropped_and_what_was_playing_begins_again():
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker)
+        await stream.load({}, 0)
+        first = asyncio.ensure_future(collect(stream, 0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await worker.finish(0, 1, 2, 4)
+        await first
+        await stream.restart()
+        assert not stream.active
+        await stream.load({}, 1)
+        second = asyncio.ensure_future(collect(stream, 1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert worker.begun == [0, 1, 2, 3, 4, 5, 3, 5, 6, 7, 8, 9]
+        await worker.finish(3, 5, 6)
+        batch = await second
+        assert numbers(batch.kept) == [3, 5, 6]
+        assert numbers(batch.groups) == [3, 5, 6, 4]
+        assert batch.sampling["staleness/dropped_groups"] == 1
+        assert batch.sampling["staleness/max"] == 0, "played by the weights of the checkpoint"
+        await stream.close()
+
+    asyncio.run(run())
+
+
+def test_the_last_steps_begin_no_more_than_they_learn_from():
+    worker = Player()
+
+    async def run():
+        stream = stream_of(worker, staleness=3, steps=4)
+        await train(stream, 4)
+        assert not stream.active
+        await stream.close()
+
+    asyncio.run(run())
+    assert [number for number, _, _ in worker.begun] == list(range(4 * WANTED))
+
+
+def test_a_mistake_ends_the_run_though_its_group_is_not_due():
+    class Broken(Player):
+        async def play(self, job):
+            if job.index == 5:
+                raise RunError("no such level")
+            return await super().play(job)
+
+    async def run():
+        stream = stream_of(Broken(lambda number: 0.001))
+        try:
+            await train(stream, 2)
+        finally:
+            await stream.close()
+
+    with pytest.raises(RunError, match="no such level"):
+        asyncio.run(run())
+
+
+def test_failed_episodes_are_counted_against_a_step():
+    class Failing(Player):
+        async def play(self, job):
+            return played(job, self.version, stop=StopReason.ENV_FAILED if job.index != 0 else StopReason.DONE)
+
+    async def run():
+        stream = stream_of(Failing(), max_failures=0.5)
+        try:
+            await train(stream, 1)
+        finally:
+            await stream.close()
+
+    with pytest.raises(EnvError, match="4 of 6 episodes failed"):
+        asyncio.run(run())
+
+
+def test_the_age_of_every_token_counts():
+    turn = Turn(
+        context_ids=(1,),
+        action_ids=(5, 6, 7, 8),
+        logprobs=(0.0,) * 4,
+        version=3,
+        versions=((0, 3), (1, 5)),
+        opens_row=True,
+    )
+    one = Trajectory(task=TASKS[0], turns=(turn,), stop=StopReason.DONE)
+    found = measure_staleness(5, [Group(task=TASKS[0], trajectories=(one,))])
+    assert found == {"staleness/mean": 0.5, "staleness/max": 2.0, "staleness/mixed_turns": 1.0}
+    assert measure_staleness(5, []) == {}
+    assert count_dropped([], []) == {"staleness/dropped_groups": 0.0}
