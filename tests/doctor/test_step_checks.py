@@ -19,6 +19,7 @@ from doctor_faults import (
     zero_gradient,
 )
 from tiny_runs import Silent, run_tiny, tiny_config
+from turnwise.runs import read_metrics
 from turnwise.runs.findings import read_findings
 from turnwise.training.build import assemble
 from turnwise.training.callbacks import Callback
@@ -46,6 +47,13 @@ def kinds(run) -> list[tuple[int, str]]:
 
 def test_a_sound_run_has_no_findings(sections, tmp_path):
     assert kinds(run_tiny(tmp_path / "run", **sections)) == []
+
+
+def test_samples_of_older_weights_are_sound_where_they_are_asked_for(sections, tmp_path):
+    sections["rollout"]["staleness"] = 1
+    run = run_tiny(tmp_path / "run", **{**sections, "steps": 4})
+    assert max(record["staleness/max"] for record in read_metrics(run.metrics) if record["stage"] == "train") == 1
+    assert kinds(run) == []
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ from turnwise.rollout.fleet import Fleet
 from turnwise.training.build import Components
 
 
-def require_cluster(config: Config) -> None:
-    """Raises, before anything slow, if what the cluster needs is not installed."""
-    if isinstance(config.cluster, RayCluster):
-        from turnwise.cluster.ray.session import require_ray
+def plays_on_cluster(config: Config) -> bool:
+    """Whether rollout workers elsewhere play; raises, before anything slow, if what they need is not installed."""
+    if not isinstance(config.cluster, RayCluster):
+        return False
+    from turnwise.cluster.ray.session import require_ray
 
-        require_ray()
+    require_ray()
+    return True
 
 
 def describe_worker(config: Config, parts: Components, *, home: Home | None) -> WorkerSpec:

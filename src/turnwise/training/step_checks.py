@@ -37,10 +37,13 @@ class StepChecks:
         *,
         autocast: torch.dtype | None = None,
         updates_per_rollout: int = 1,
+        staleness: int = 0,
         dropout: bool = False,
     ) -> None:
-        """`model` is the one that the engine samples from; with `dropout`, its learner's logprobs are noisy."""
-        self._model, self._updates_per_rollout, self._dropout = model, updates_per_rollout, dropout
+        """`model` is the one that is trained; with `dropout`, its learner's logprobs are noisy."""
+        self._model, self._staleness, self._dropout = model, staleness, dropout
+        self._oldest = max(updates_per_rollout, staleness + 1)
+        """How many steps back the weights of a turn may be."""
         half = autocast in _HALF or any(p.dtype in _HALF for p in model.parameters())
         self._tolerance = HALF_TOLERANCE if half else FLOAT32_TOLERANCE
         self._sums: list[float] | None = None
@@ -55,7 +58,8 @@ class StepChecks:
         spoilt = [*check_numbers(played), *self._check_rows(kept), *check_identical(groups)]
         found = [
             *spoilt,
-            *check_versions(played, oldest=step - self._updates_per_rollout, newest=newest),
+            # Asynchronous groups that came too late for the bound are among the groups, and are not learnt from.
+            *check_versions(played_in(kept) if self._staleness else played, oldest=step - self._oldest, newest=newest),
             *check_history(played),
             *([] if spoilt else self._check_scores(kept, update, newest)),  # else the cause is known
             *check_gradient(update.advantages, update.metrics),
@@ -103,6 +107,7 @@ def make_step_checks(config: Config, model: nn.Module, autocast: torch.dtype | N
         model,
         autocast=autocast,
         updates_per_rollout=config.rollout.updates_per_rollout,
+        staleness=config.rollout.staleness,
         dropout=config.learner.dropout,
     )
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from turnwise.cluster.settings import LocalCluster
 from turnwise.compute.garbage import reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
@@ -48,7 +47,7 @@ from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
-from turnwise.training.on_cluster import on_cluster, require_cluster
+from turnwise.training.on_cluster import on_cluster, plays_on_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
 from turnwise.training.step_checks import make_step_checks
@@ -97,9 +96,7 @@ def run_training(
             seed_globals(config.seed)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-            require_cluster(config)
-            elsewhere = not isinstance(config.cluster, LocalCluster)
-            parts = assemble(config, env=env, tasks=tasks, ledger=ledger, on_cluster=elsewhere)
+            parts = assemble(config, env=env, tasks=tasks, ledger=ledger, on_cluster=plays_on_cluster(config))
             if env is None or not env.workers:
                 stack.callback(parts.env.close_workers)
             if not resume:
