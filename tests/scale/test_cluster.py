@@ -201,7 +201,7 @@ def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_p
     """The second of two steps loses a worker: its groups are played elsewhere, counted, and the run is the same."""
     sections = {"sft": SFT, "steps": 2, "stability": {"mode": "off"}}
     alone = run_tiny(tmp_path / "alone", **sections)
-    monkeypatch.setattr(trainer, "require_cluster", lambda config: None)
+    monkeypatch.setattr(trainer, "plays_on_cluster", lambda config: True)
     monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
     spread = run_tiny(tmp_path / "spread", cluster={"kind": "ray"}, **sections)
     for stage in ("evaluate", "train"):
