@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny_runs
 from tiny_runs import SFT, Signals, records, run_tiny, tiny_config
 from turnwise import cluster
 from turnwise.agents.decoding import Decoding
@@ -129,10 +130,14 @@ def test_a_model_made_from_its_architecture_computes_the_same(model):
 
 def test_an_environment_is_described_so_that_another_process_finds_it():
     config = tiny_config()
-    described = describe_elsewhere(assemble(config, on_cluster=True).env, config.env, "cluster.kind")
+    described = describe_elsewhere(assemble(config, on_cluster=True).env, config.env, where="cluster.kind")
     assert described.name.endswith("tiny_runs.py:Signals")
     assert described.name.startswith("/")
     assert type(place_env(described)).__name__ == "Signals"
+    copied = describe_elsewhere(Signals(), config.env, where="cluster.kind", root=Path(tiny_runs.__file__).parent)
+    assert copied.name.endswith("tiny_runs:Signals"), "a module by its name"
+    spec = describe_worker(config, assemble(config, on_cluster=True), str(Path(tiny_runs.__file__).parents[1]))
+    assert (spec.env.name, spec.home) == ("support/tiny_runs.py:Signals", None)
 
 
 def test_an_environment_that_only_this_process_knows_is_refused():
@@ -141,10 +146,10 @@ def test_an_environment_that_only_this_process_knows_is_refused():
 
     config = tiny_config()
     with pytest.raises(ConfigError, match=r"^cluster\.kind: Here cannot be made in another process \(it is defined "):
-        describe_elsewhere(Here(), config.env, "cluster.kind")
+        describe_elsewhere(Here(), config.env, where="cluster.kind")
     lost = config.env.model_copy(update={"unrecorded": {"client": "<object>"}})
     with pytest.raises(ConfigError, match=r"\(it was made with client=<object>\)"):
-        describe_elsewhere(Signals(), lost, "cluster.kind")
+        describe_elsewhere(Signals(), lost, where="cluster.kind")
 
 
 def test_jobs_that_were_sent_together_begin_together_and_in_order():
@@ -191,7 +196,7 @@ class Elsewhere:
 
 @contextmanager
 def two_elsewhere(config, parts):
-    spec = describe_worker(config, parts, home=None)
+    spec = describe_worker(config, parts)
     workers = [Elsewhere(spec, lost_at=5), Elsewhere(spec, lost_at=None)]
     parts.engine.workers = workers
     yield replace(parts, fleet=Fleet(workers))

@@ -42,7 +42,7 @@ class RayCluster(Settings):
     """CPUs that Ray reserves for each further learner."""
     learner_gpus: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves for each further learner: 1, or 0 to learn on the CPU."""
-    start_seconds: float = Field(default=120.0, gt=0)
+    start_seconds: float = Field(default=180.0, gt=0)
     """Seconds for the cluster to make room for all actors, for them to start, and for the last rollout worker that was
     lost to come back; more end the run."""
     working_dir: str | None = None

@@ -3,6 +3,7 @@
 Invariant: it pickles, names nothing that only the driver has but its files, and needs no download.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,10 @@ from turnwise.render import make_render
 from turnwise.render.template import RenderSettings
 from turnwise.rollout.fleet import LocalWorker
 from turnwise.rollout.limits import RolloutSettings
+from turnwise.runs import seed_globals
+from turnwise.seeds import derive_seed
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Home:
 class WorkerSpec:
     """All of a rollout worker but the weights."""
 
+    seed: int
     env: EnvSettings | MixtureSettings
     model: ModelSettings
     architecture: Architecture
@@ -73,8 +79,9 @@ class BuiltWorker:
     env: Env
 
 
-def build_worker(spec: WorkerSpec, weights: Mapping[str, torch.Tensor]) -> BuiltWorker:
-    """The worker in this process, sampling from these weights until it loads others."""
+def build_worker(spec: WorkerSpec, weights: Mapping[str, torch.Tensor], *, number: int = 0) -> BuiltWorker:
+    """The worker in this process, sampling from these weights until it loads others; workers of a run have numbers."""
+    seed_globals(derive_seed(spec.seed, "rollout worker", number))  # for environments that use the global generators
     if spec.home is not None:
         spec.home.enter()
     env = place_env(spec.env)
@@ -85,6 +92,9 @@ def build_worker(spec: WorkerSpec, weights: Mapping[str, torch.Tensor]) -> Built
         autocast=spec.autocast,
         prompt_ids=spec.prompt_ids,
     )
+    slow_reason: str | None = getattr(engine, "slow_reason", None)  # only a local engine has one
+    if slow_reason is not None:
+        _logger.warning("rollout worker %d: sampling is many times slower than it could be: %s", number, slow_reason)
     agent = PolicyAgent(engine=engine, render=make_render(spec.tokenizer, spec.render), decoding=spec.rollout)
     worker = LocalWorker(agent, env, spec.rollout, concurrency=spec.rollout.concurrency)
     return BuiltWorker(worker=worker, engine=engine, env=env)

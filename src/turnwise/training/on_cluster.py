@@ -6,6 +6,7 @@ Invariant: a run in one process has no fleet of its own making, and ray is not i
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from turnwise.cluster.engine import ClusterEngine
 from turnwise.cluster.settings import RayCluster
@@ -27,10 +28,12 @@ def plays_on_cluster(config: Config) -> bool:
     return True
 
 
-def describe_worker(config: Config, parts: Components, *, home: Home | None) -> WorkerSpec:
-    """What a rollout worker of this run is made from elsewhere; `home` is None where Ray copies the user's files."""
+def describe_worker(config: Config, parts: Components, working_dir: str | None = None) -> WorkerSpec:
+    """What a rollout worker of this run is made from elsewhere, where `working_dir` may be copied to."""
+    root = None if working_dir is None else Path(working_dir).resolve()
     return WorkerSpec(
-        env=describe_elsewhere(parts.env, config.env, "cluster.kind"),
+        seed=config.seed,
+        env=describe_elsewhere(parts.env, config.env, where="cluster.kind", root=root),
         model=config.model,
         architecture=Architecture.of(parts.loaded, config.model),
         tokenizer=parts.loaded.tokenizer,
@@ -40,7 +43,7 @@ def describe_worker(config: Config, parts: Components, *, home: Home | None) -> 
         engine=config.engine,
         rollout=config.rollout,
         prompt_ids=parts.prompt_ids,
-        home=home,
+        home=Home.here() if root is None else None,
     )
 
 
@@ -53,7 +56,7 @@ def on_cluster(config: Config, parts: Components) -> Iterator[Components]:
         return
     from turnwise.cluster.ray.worker import ray_workers
 
-    spec = describe_worker(config, parts, home=Home.here() if settings.working_dir is None else None)
+    spec = describe_worker(config, parts, settings.working_dir)
     with ray_workers(settings, spec, places=config.rollout.concurrency) as workers:
         assert isinstance(parts.engine, ClusterEngine), "made for this"
         parts.engine.workers = workers

@@ -20,10 +20,10 @@ from turnwise.types import Group
 class RolloutActor:
     """Made by Ray from a spec and the newest weights; every method is called by one driver."""
 
-    def __init__(self, spec: WorkerSpec, log_level: int) -> None:
+    def __init__(self, spec: WorkerSpec, number: int, log_level: int) -> None:
         configure_process()
         logging.basicConfig(level=log_level, format="%(message)s")
-        self._spec = spec
+        self._spec, self._number = spec, number
         self._built: BuiltWorker | None = None
         self._waiting: dict[int, _Muster] = {}
 
@@ -31,7 +31,7 @@ class RolloutActor:
         """Loads weights, the worker's first ones as it is made, and returns the id of this process."""
         tensors = unpack(weights)
         if self._built is None:  # not in the constructor: what a call raises reaches the driver as it is
-            self._built = build_worker(self._spec, tensors)
+            self._built = build_worker(self._spec, tensors, number=self._number)
         await self._built.worker.load(tensors, version)
         return os.getpid()
 

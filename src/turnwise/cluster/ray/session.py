@@ -21,6 +21,8 @@ from turnwise.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 _NAMES = {"CPU": "CPUs", "GPU": "GPUs"}
+_CONNECTED: list[RayCluster] = []
+"""By what settings this module has connected the process, if it has."""
 _WORD_AFTER = 5.0
 """Seconds after which the log says that the cluster has not made room yet."""
 
@@ -39,13 +41,20 @@ def connect(settings: RayCluster) -> Iterator[None]:
     import ray
 
     if ray.is_initialized():
+        if settings.working_dir is not None and not _CONNECTED:
+            raise ConfigError(
+                "cluster.working_dir: this process is connected to Ray already: set it to null, and give "
+                "ray.init(runtime_env={'working_dir': ...}) yourself"
+            )
         yield
         return
     with _own_signals():
         _start(settings)
+    _CONNECTED.append(settings)
     try:
         yield
     finally:
+        _CONNECTED.pop()
         ray.shutdown()
 
 

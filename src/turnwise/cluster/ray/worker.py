@@ -139,7 +139,7 @@ class RayWorker:
             scheduling_strategy=place,
             max_restarts=0,  # its jobs and weights are the driver's to give again
         )
-        return actor.remote(self._spec, logging.getLogger().getEffectiveLevel())
+        return actor.remote(self._spec, self.number, logging.getLogger().getEffectiveLevel())
 
     def _send(self) -> None:
         outbox, self._outbox = self._outbox, []

@@ -4,6 +4,8 @@ Invariant: an environment that another process makes from `describe_elsewhere` i
 with its arguments.
 """
 
+from pathlib import Path
+
 from turnwise.envs.base import Env
 from turnwise.envs.chaos import with_chaos
 from turnwise.envs.mixture import Mixture
@@ -25,22 +27,25 @@ def place_env(settings: EnvSettings | MixtureSettings, env: Env | None = None) -
     return Mixture(placed, sampling=chosen.sampling)
 
 
-def describe_elsewhere(env: Env, settings: EnvSettings | MixtureSettings, where: str) -> EnvSettings | MixtureSettings:
+def describe_elsewhere(
+    env: Env, settings: EnvSettings | MixtureSettings, *, where: str, root: Path | None = None
+) -> EnvSettings | MixtureSettings:
     """The settings from which another process makes this environment; `where` is the setting that asks for it.
 
-    Tasks stay here: whoever plays there is given them.
+    A file of the user's is named by its whole path, or from `root` where that folder is copied there. Tasks stay here:
+    jobs bring their own.
     """
     if isinstance(settings, EnvSettings):
-        return settings.model_copy(update=_elsewhere(env, settings, where))
+        return settings.model_copy(update=_elsewhere(env, settings, where, root))
     assert isinstance(env, Mixture), "what the settings describe"
     entries = {
-        name: entry.model_copy(update=_elsewhere(env.entries[name].env, entry, where))
+        name: entry.model_copy(update=_elsewhere(env.entries[name].env, entry, where, root))
         for name, entry in settings.mixture.items()
     }
     return settings.model_copy(update={"mixture": entries})
 
 
-def _elsewhere(env: Env, settings: EnvSettings, where: str) -> dict[str, object]:
+def _elsewhere(env: Env, settings: EnvSettings, where: str, root: Path | None) -> dict[str, object]:
     cls = type(env.prototype)
     name = importable_name(cls)
     if settings.unrecorded or name is None:
@@ -50,6 +55,9 @@ def _elsewhere(env: Env, settings: EnvSettings, where: str) -> dict[str, object]
             f"{where}: {cls.__name__} cannot be made in another process ({reason}): define it in a file of its own, "
             "and make it from plain arguments"
         )
+    file, _, own = name.rpartition(":")
+    if root is not None and Path(file).is_relative_to(root):
+        name = f"{Path(file).relative_to(root)}:{own}"
     return {"name": name, "tasks": None}
 
 
