@@ -25,7 +25,7 @@ from turnwise.training.callbacks import Callback
 from turnwise.types import Message, Step, Task
 
 _GROUPS, _SIZE, _TURNS = 4, 4, 3
-_SMALL = {"layers": 1, "width": 32, "heads": 2, "positions": 64, "vocabulary": 300, "induction": False}
+_SMALL = {"layers": 1, "width": 32, "heads": 2, "positions": 256, "vocabulary": 300, "induction": False}
 
 
 class SlowTools(Env):
