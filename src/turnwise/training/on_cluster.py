@@ -14,7 +14,6 @@ from turnwise.cluster.spec import Home, WorkerSpec
 from turnwise.config import Config
 from turnwise.envs.workers.placing import describe_elsewhere
 from turnwise.models.architecture import Architecture
-from turnwise.rollout.fleet import Fleet
 from turnwise.training.build import Components
 
 
@@ -54,10 +53,10 @@ def on_cluster(config: Config, parts: Components) -> Iterator[Components]:
     if not isinstance(settings, RayCluster):
         yield parts
         return
-    from turnwise.cluster.ray.worker import ray_workers
+    from turnwise.cluster.ray.worker import ray_fleet
 
     spec = describe_worker(config, parts, settings.working_dir)
-    with ray_workers(settings, spec, places=config.rollout.concurrency) as workers:
+    with ray_fleet(settings, spec, places=config.rollout.concurrency) as fleet:
         assert isinstance(parts.engine, ClusterEngine), "made for this"
-        parts.engine.workers = workers
-        yield replace(parts, fleet=Fleet(workers, patience=settings.start_seconds))
+        parts.engine.workers = fleet.workers
+        yield replace(parts, fleet=fleet)

@@ -69,7 +69,7 @@ def test_workers_play_what_one_process_plays_and_a_killed_one_comes_back(nodes):
     parts = assemble(config, on_cluster=True)
 
     async def play(fleet):
-        workers = [member.worker for member in fleet._members]
+        workers = fleet.workers
         weights = parts.loaded.model.state_dict()
         await fleet.load(weights, 3)
         undisturbed = await play_all(fleet, jobs_of(parts, seed=1))
@@ -87,7 +87,7 @@ def test_workers_play_what_one_process_plays_and_a_killed_one_comes_back(nodes):
         assert workers[0].pid not in (0, first)
         await fleet.load(dict(weights), 4)
         again = await play_all(fleet, jobs_of(parts, seed=1))
-        assert workers[0]._store.puts == 2, "one for each load, and none for the worker that came back"
+        assert fleet.store.puts == 2, "one for each load, and none for the worker that came back"
         work = parts.engine.stats
         assert work.prefill_tokens > 0
         assert work == workers[0].stats.plus(workers[1].stats)

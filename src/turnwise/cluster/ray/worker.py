@@ -2,13 +2,13 @@
 
 Invariant: a call that an actor's end cut short raises `WorkerLost`, so the fleet plays the job elsewhere; an actor is
 made again when weights are loaded into a worker that has none, and so begins with the newest. Weights are put into the
-object store once per load of the fleet, for however many workers.
+object store once per load of the fleet, for all of its workers.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from turnwise.cluster.spec import WorkerSpec
 from turnwise.cluster.weights import pack
 from turnwise.engines.base import EngineStats
 from turnwise.errors import ConfigError, TurnwiseError
-from turnwise.rollout.fleet import GroupJob, WorkerLost
+from turnwise.rollout.fleet import Fleet, GroupJob, WorkerLost
 from turnwise.types import Group
 
 if TYPE_CHECKING:
@@ -33,27 +33,38 @@ _CLOSE_SECONDS = 5.0
 
 
 class WeightStore:
-    """The newest weights in the cluster's object store."""
+    """The newest weights in the cluster's object store: a copy, which no update of the learner's changes."""
 
     def __init__(self) -> None:
-        self._source: Mapping[str, torch.Tensor] | None = None
-        self._version = -1
-        self._ref: ObjectRef | None = None
+        self._newest: tuple[ObjectRef, int] | None = None
         self.puts = 0
 
-    def put(self, weights: "Mapping[str, torch.Tensor]", version: int) -> "ObjectRef":
-        """A reference to a copy of the weights as they were when they were first given, by whichever worker.
-
-        The mapping itself stands for one load: tensors in it change when the learner updates, the copy does not.
-        """
+    def put(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
         import ray
 
-        if weights is not self._source or version != self._version:
-            self._ref = ray.put(pack(weights))
-            self._source, self._version = weights, version
-            self.puts += 1
-        assert self._ref is not None
-        return self._ref
+        self._newest = ray.put(pack(weights)), version
+        self.puts += 1
+
+    @property
+    def newest(self) -> "tuple[ObjectRef, int]":
+        """What an actor's `load` takes."""
+        assert self._newest is not None, "weights come first"
+        return self._newest
+
+
+class RayFleet(Fleet):
+    """Puts weights into the object store once, from where all its workers take them."""
+
+    def __init__(self, workers: "Sequence[RayWorker]", store: WeightStore, *, patience: float) -> None:
+        super().__init__(workers, patience=patience)
+        self.workers, self.store = workers, store
+
+    async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
+        self.store.put(weights, version)
+        await super().load(weights, version)
+
+    def _keep(self, weights: "Mapping[str, torch.Tensor]") -> "Mapping[str, torch.Tensor]":
+        return {}  # the store has a copy for workers that return later
 
 
 class RayWorker:
@@ -85,18 +96,18 @@ class RayWorker:
         return self._work_of_lost.plus(self._work)
 
     async def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None:
-        """Loads weights; makes the actor first where there is none, and returns when it is ready."""
-        ref = self._store.put(weights, version)
+        """Loads the newest weights of the store, these or later ones; makes the actor first where there is none."""
+        newest = self._store.newest
         if self._actor is not None:
             with self._loss_in_words(self._actor):
-                await self._actor.load.remote(ref, version)
+                await self._actor.load.remote(*newest)
             return
         actor = self._make_actor()
         with self._loss_in_words(actor):
             try:
                 # A worker that was lost may wait for a node; the fleet gives up when it has no other.
                 async with asyncio.timeout(None if self._started else self._settings.start_seconds):
-                    self.pid = await actor.load.remote(ref, version)
+                    self.pid = await actor.load.remote(*newest)
             except TimeoutError:
                 raise ConfigError(
                     f"cluster: rollout worker {self.number} did not start within {self._settings.start_seconds:g} "
@@ -114,7 +125,9 @@ class RayWorker:
         actor = self._actor
         with self._loss_in_words(actor):
             played: tuple[Group, EngineStats] = await (await sent)
-        group, self._work = played
+        group, work = played
+        # Replies may overtake each other.
+        self._work = max(self._work, work, key=lambda one: one.prefill_tokens + one.decode_tokens)
         return group
 
     def begin_close(self) -> "list[ObjectRef]":
@@ -180,7 +193,7 @@ class RayWorker:
 
 
 @contextmanager
-def ray_workers(settings: RayCluster, spec: WorkerSpec, *, places: int) -> Iterator[list[RayWorker]]:
+def ray_fleet(settings: RayCluster, spec: WorkerSpec, *, places: int) -> Iterator[RayFleet]:
     """The rollout workers of a run, without weights yet; their actors and their room on the cluster end with it."""
     import ray
 
@@ -197,7 +210,7 @@ def ray_workers(settings: RayCluster, spec: WorkerSpec, *, places: int) -> Itera
             for number in range(settings.rollout_workers)
         ]
         try:
-            yield workers
+            yield RayFleet(workers, store, patience=settings.start_seconds)
         finally:
             closing = [ref for worker in workers for ref in worker.begin_close()]
             if closing:
