@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tiny_runs
-from tiny_runs import SFT, Signals, records, run_tiny, tiny_config
+from tiny_runs import Signals, cold_model, records, run_tiny, tiny_config
 from turnwise import cluster
 from turnwise.agents.decoding import Decoding
 from turnwise.cluster.ray.actor import _Muster
@@ -31,6 +31,8 @@ from turnwise.training import trainer
 from turnwise.training.build import assemble
 from turnwise.training.launch import launch
 from turnwise.training.on_cluster import describe_worker
+
+ROLLOUT = {"groups_per_step": 4, "group_size": 4, "turn_tokens": 4, "max_turns": 3}
 
 
 @pytest.mark.parametrize(
@@ -202,9 +204,9 @@ def two_elsewhere(config, parts):
     yield replace(parts, fleet=Fleet(workers))
 
 
-def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_path):
+def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_path, tmp_path_factory):
     """The second of two steps loses a worker: its groups are played elsewhere, counted, and the run is the same."""
-    sections = {"sft": SFT, "steps": 2, "stability": {"mode": "off"}}
+    sections = {"model": {"name": str(cold_model(tmp_path_factory))}, "steps": 2, "stability": {"mode": "off"}}
     alone = run_tiny(tmp_path / "alone", **sections)
     monkeypatch.setattr(trainer, "plays_on_cluster", lambda config: True)
     monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
@@ -218,10 +220,22 @@ def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_p
             assert found.keys() - fleet == expected.keys()
             measured = {name: value for name, value in expected.items() if name not in layout}
             assert {name: found[name] for name in measured} == pytest.approx(measured, abs=1e-4)
+    assert all(record["policy/grad_norm"] > 1e-3 for record in records(spread, "train")), "something was learnt"
     last = records(spread, "train")[-1]
     assert (last["fleet/lost"], last["fleet/replayed"], last["ledger/prompt_computed_tokens"] > 0) == (1, 1, True)
     findings = [json.loads(line) for line in (spread.path / "findings.jsonl").read_text().splitlines()]
     assert [(one["step"], one["kind"]) for one in findings] == [(2, "worker_lost")]
+
+
+def test_a_run_that_samples_while_it_learns_may_lose_a_worker(monkeypatch, tmp_path):
+    monkeypatch.setattr(trainer, "require_cluster", lambda config: None)
+    monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
+    sections = {"steps": 3, "stability": {"mode": "off"}, "cluster": {"kind": "ray"}}
+    run = run_tiny(tmp_path / "run", rollout={"staleness": 1, **ROLLOUT}, **sections)
+    every = records(run, "train")
+    assert len(every) == 3
+    assert {(one["rollout/episodes"], one["rollout/failed"]) for one in every} == {(16, 0)}
+    assert every[-1]["fleet/lost"] == 1
 
 
 class Slow:
