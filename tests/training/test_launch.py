@@ -57,6 +57,19 @@ def torchrun(*arguments, cwd):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TURNWISE_SCALE") != "long", reason="make test-scale runs it")
+def test_two_processes_update_while_the_first_one_samples(tmp_path):
+    """Sharded: the update of rank 0 runs in a thread, and its collectives meet those of the other rank."""
+    path = tmp_path / "game.yaml"
+    rollout = {"groups_per_step": 4, "group_size": 4, "turn_tokens": 4, "max_turns": 3, "staleness": 1}
+    path.write_text(yaml.safe_dump(tiny_data(steps=3, rollout=rollout, evaluate={"tasks": 2})))
+    run = torchrun("train", path, "learner.shard=true", "--run", "two", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    trained = records(RunDirectory.open(tmp_path / "two"), "train")
+    assert [record["staleness/max"] for record in trained] == [0, 1, 1]
+
+
+@pytest.mark.slow
 def test_two_processes_make_the_run_that_one_makes(recipe, tmp_path):
     """The first step is made by two processes that share one copy of the model, the second by two with one each."""
     assert main(["train", str(recipe), "steps=2", "--run", str(tmp_path / "one")]) == 0

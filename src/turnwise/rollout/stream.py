@@ -8,7 +8,6 @@ waited for; so a slow group is passed over while it has time, and never starved.
 import asyncio
 import logging
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +80,7 @@ class RolloutStream:
         """Still playing, and too old to be learnt from once they end."""
         self._dropped: list[Group] = []
         """Ended too late, or before a rollback; they join the next batch without being learnt from."""
-        self._last_batch = time.monotonic()
+        self._last_batch = 0.0
 
     @property
     def active(self) -> bool:
@@ -98,7 +97,8 @@ class RolloutStream:
     ) -> RolloutBatch:
         """The batch of step 0, 1, ...: `groups_per_step` groups, and up to `refill` times as many more while `select`
         keeps too few."""
-        began, wanted = time.monotonic(), self._settings.groups_per_step
+        clock, wanted = asyncio.get_running_loop().time, self._settings.groups_per_step
+        began = clock()
         if not self.active:
             self._last_batch = began
         with self._ledger.spend("environment"), watching():
@@ -112,7 +112,7 @@ class RolloutStream:
             self._begin(self._in_reach(step) - wanted)
         self._gather_late()
         dropped, self._dropped = self._dropped, []
-        now = time.monotonic()
+        now = clock()
         period, self._last_batch = now - self._last_batch, now
         metrics = {
             **measure_staleness(step, batch.kept),
@@ -182,14 +182,15 @@ class RolloutStream:
         wanted, patience = self._settings.groups_per_step, self._settings.straggler_seconds
         self._drop_overtaken(step)
         self._begin(max(self._in_reach(step), wanted))
-        until = None if patience is None else time.monotonic() + patience
+        clock = asyncio.get_running_loop().time
+        until = None if patience is None else clock() + patience
         while True:
             chosen = self._choose(step, wanted)
             ended = [play for play in chosen if play.done]
             progress(sum(play.job.group_size for play in ended), wanted * self._settings.group_size)
             if len(ended) == wanted:
                 break
-            left = None if until is None else until - time.monotonic()
+            left = None if until is None else until - clock()
             if left is not None and left <= 0:
                 self._drop_stragglers(step)
                 until, left = None, None

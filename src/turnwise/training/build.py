@@ -111,7 +111,7 @@ def assemble(
 
 def _sampled_model(config: Config, loaded: LoadedModel) -> PreTrainedModel:
     """The learner's own model, or a copy of it where episodes go on while the learner changes its own."""
-    return copy.deepcopy(loaded.model) if config.rollout.staleness else loaded.model
+    return copy.deepcopy(loaded.model) if config.rollout.staleness and config.engine.kind == "local" else loaded.model
 
 
 def choose_env(config: Config, env: Env | None) -> Env:

@@ -1,0 +1,1 @@
+"""What training costs and gains beyond one process that samples, then updates."""
