@@ -105,6 +105,7 @@ def make(tmp_path, monkeypatch):
             engine=Engine(events),
             autocast=None,
             ledger=Ledger(),
+            fleet=None,
         )
         recorder = MagicMock()
         recorder.start_stage.side_effect = lambda name, total: events.append(f"stage {name} of {total}")
