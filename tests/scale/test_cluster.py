@@ -228,7 +228,7 @@ def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_p
 
 
 def test_a_run_that_samples_while_it_learns_may_lose_a_worker(monkeypatch, tmp_path):
-    monkeypatch.setattr(trainer, "require_cluster", lambda config: None)
+    monkeypatch.setattr(trainer, "plays_on_cluster", lambda config: True)
     monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
     sections = {"steps": 3, "stability": {"mode": "off"}, "cluster": {"kind": "ray"}}
     run = run_tiny(tmp_path / "run", rollout={"staleness": 1, **ROLLOUT}, **sections)
