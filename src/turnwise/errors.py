@@ -37,6 +37,10 @@ class ModelError(TurnwiseError):
     """Weights that cannot be loaded, or that do not fit the recipe."""
 
 
+class EngineError(TurnwiseError):
+    """An engine that cannot sample: a package that is missing, a server that is gone or lacks the newest weights."""
+
+
 class RunInterrupted(Exception):
     """A signal stopped a run that `--resume` continues: no mistake of the user's, so not a TurnwiseError."""
 

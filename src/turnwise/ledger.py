@@ -84,8 +84,10 @@ class Ledger:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
+        self.idle = IDLE
+        """What an idle event loop waits for; an engine of servers says when it waits for them."""
         self._open = [BASE]
-        self._idle = IDLE
+        self._idle: str | None = None
         self._seconds: dict[str, float] = {}
         self._tokens: dict[str, int] = {}
         self._opened = self._charged = clock()
@@ -133,7 +135,7 @@ class Ledger:
         return entry
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop whose idle time is `tool_wait`: `asyncio.Runner(loop_factory=ledger.new_event_loop)`.
+        """An event loop whose idle time is charged to `idle`: `asyncio.Runner(loop_factory=ledger.new_event_loop)`.
 
         The Windows loop has no selector: there, idle time is charged to the section that is open.
         """
@@ -176,5 +178,5 @@ class _IdleSelector(selectors.DefaultSelector):
         """Waits for events; a loop that has work ready passes a timeout of 0, which is not idle time."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        with self._ledger.spend(self._ledger._idle):
+        with self._ledger.spend(self._ledger._idle or self._ledger.idle):
             return super().select(timeout)

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue
 
 from turnwise.agents.chat import NoCompletionError, read_completion
 from turnwise.endpoints import CHAT_PATH, ChatEndpointSettings
+from turnwise.engines.settings import OpenAIEngineSettings
 from turnwise.errors import ConfigError, ModelError
 from turnwise.http import HttpClient, HttpError, RetryPolicy, StatusError, UnreachableError
 from turnwise.settings import parse_settings
@@ -55,6 +56,13 @@ def read_endpoint(
         raise ConfigError("--endpoint: say which of its models plays: --api-model NAME")
     data = {"url": url, "model": model} | ({"key_env": key_env} if key_env else {})
     return parse_settings(EndpointSettings, data, overrides=settings, source="--endpoint")
+
+
+def endpoint_of(engine: OpenAIEngineSettings) -> EndpointSettings:
+    """The server of an engine as an endpoint whose model plays with weights of its own."""
+    return EndpointSettings(
+        url=engine.url, model=engine.model, key_env=engine.key_env, timeout=engine.timeout, concurrency=engine.slots
+    )
 
 
 class EndpointDownError(Exception):

@@ -1,6 +1,7 @@
 """`turnwise eval`: evaluates a run, a checkpoint, any model, or one behind an API."""
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
@@ -30,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from turnwise.agents.endpoint import read_endpoint
+    from turnwise.agents.endpoint import endpoint_of, read_endpoint
+    from turnwise.engines.settings import OpenAIEngineSettings
     from turnwise.targets import load_target
 
     endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
@@ -39,6 +41,9 @@ def run(options: argparse.Namespace) -> int:
     config = load_target(
         options.what, options.overrides, model=options.model, local=endpoint is None, trust=options.trust
     )
+    weights = options.model or Path(options.what).is_dir()  # a recipe has none; a run's are loaded into the server
+    if endpoint is None and not weights and isinstance(config.engine, OpenAIEngineSettings):
+        endpoint = endpoint_of(config.engine)
     from turnwise.agents import ApiAgent, Endpoint  # a mistake need not wait for these
     from turnwise.evaluation.report import show_evaluation, to_json
     from turnwise.runs import make_display

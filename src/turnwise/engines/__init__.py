@@ -5,9 +5,9 @@ factory imports the engine it makes.
 """
 
 from turnwise.engines.base import Completion, Engine, EngineStats, Sampling
-from turnwise.engines.factory import make_engine
+from turnwise.engines.factory import make_engine, require_engine
 from turnwise.engines.scripted import ScriptedEngine
-from turnwise.engines.settings import EngineSettings, LocalEngineSettings
+from turnwise.engines.settings import EngineSettings, LocalEngineSettings, OpenAIEngineSettings, VLLMEngineSettings
 
 __all__ = [
     "Completion",
@@ -15,7 +15,10 @@ __all__ = [
     "EngineSettings",
     "EngineStats",
     "LocalEngineSettings",
+    "OpenAIEngineSettings",
     "Sampling",
     "ScriptedEngine",
+    "VLLMEngineSettings",
     "make_engine",
+    "require_engine",
 ]

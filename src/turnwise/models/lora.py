@@ -1,7 +1,8 @@
 """Low-rank adapters through peft: W' = W + (alpha / rank) B A, with A and B trained and W frozen.
 
-Invariant: the frozen weights never change, not even by rounding: merging makes new tensors instead of adding
-and subtracting in place. The policy without its adapter (a KL reference) is `with model.disable_adapter():`.
+Invariant: the frozen weights never change, not even by rounding: merging (`compute/adapters.py`) makes new tensors
+instead of adding and subtracting in place. The policy without its adapter (a KL reference) is
+`with model.disable_adapter():`.
 """
 
 import importlib.util
@@ -12,12 +13,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from turnwise.compute.adapters import has_lora, merged_weights
 from turnwise.errors import ModelError
 from turnwise.models.settings import LoraSettings
 from turnwise.seeds import derive_seed
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+__all__ = ["add_lora", "has_lora", "load_adapter", "merged_weights", "require_peft", "save_adapter"]
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -44,32 +48,6 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int) -> "P
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "lora"))  # peft draws A on the CPU, wherever the model is
         return get_peft_model(model, config)
-
-
-def has_lora(model: "PreTrainedModel | PeftModel") -> bool:
-    """Whether the model trains adapters; works without peft."""
-    return hasattr(model, "peft_config")
-
-
-def merged_weights(model: "PreTrainedModel | PeftModel") -> dict[str, torch.Tensor]:
-    """The weights of the policy under the plain model's names, adapters merged into new tensors.
-
-    For engines and checkpoints; for a model without adapters, its own `state_dict`.
-    """
-    if not has_lora(model):
-        weights: dict[str, torch.Tensor] = model.state_dict()
-        return weights
-    plain = model.get_base_model()
-    merged = {
-        name.replace(".base_layer.", "."): weight for name, weight in plain.state_dict().items() if ".lora_" not in name
-    }
-    for name, module in plain.named_modules():
-        if hasattr(module, "get_delta_weight"):
-            with torch.no_grad():
-                delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)  # [out, in]
-                frozen = module.base_layer.weight  # [out, in]
-                merged[f"{name}.weight"] = (frozen + delta).to(frozen.dtype)  # summed in the wider dtype, rounded once
-    return merged
 
 
 def save_adapter(model: "PeftModel", folder: Path) -> None:

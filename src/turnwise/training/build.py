@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from turnwise.agents import Agent, Decoding, ExpertAgent, PolicyAgent, ScriptedAgent
 from turnwise.cluster.engine import ClusterEngine
 from turnwise.config import Config
-from turnwise.engines import Engine, make_engine
+from turnwise.engines import Engine, make_engine, require_engine
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import Mixture, first_tasks, members_of
 from turnwise.envs.registry import EnvSettings, describe_env
@@ -72,6 +72,7 @@ def assemble(
 
     With `on_cluster`, rollout workers elsewhere will sample, and there is no engine here.
     """
+    require_engine(config.engine)
     env = choose_env(config, env)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)

@@ -56,6 +56,7 @@ from turnwise.types import Task
 _FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
 MAY_DIFFER = (
     "steps",
+    "engine",
     "checkpoint",
     "trajectories",
     "evaluate.every",
@@ -65,7 +66,7 @@ MAY_DIFFER = (
     *MEMORY_SETTINGS,
     *_FAILURE_LIMITS,
 )
-"""What a resumed run may change without becoming another run: its length, what fits its device, when it gives up."""
+"""What a resumed run may change and stay the same: its length, its engine, what its device fits, when it gives up."""
 
 
 def run_training(

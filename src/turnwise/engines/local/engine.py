@@ -21,8 +21,8 @@ from turnwise.engines.base import Completion, EngineStats, Sampling
 from turnwise.engines.local.runner import ModelRunner, PrefillChunk
 from turnwise.engines.local.sampling import PendingTokens, needed_work
 from turnwise.engines.local.slots import PrefixCopy, Request, Slot, SlotTable, split_by_budget
-from turnwise.engines.local.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.engines.settings import LocalEngineSettings
+from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
 

@@ -1,4 +1,4 @@
-"""The local engine's view of a model: its context limit, the module to sample from, and its weights.
+"""An engine's view of a model: its context limit, the module to sample from, and its weights.
 
 Invariant: `copy_weights` checks every name and shape before it writes, so a rejected load changes nothing.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from transformers import PreTrainedModel
 
+from turnwise.compute.adapters import merged_weights
 from turnwise.errors import ModelError
 
 
@@ -47,3 +48,17 @@ def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) ->
         for name, weight in weights.items():
             if weight.data_ptr() != own[name].data_ptr():
                 own[name].copy_(weight)
+
+
+def checkpoint_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The model's weights as a checkpoint names them, adapters merged; a tied head is there under its own name, too.
+
+    vLLM keeps a repacked copy of a tied head on some devices, which stays as it was unless the head is sent.
+    """
+    weights = merged_weights(model)
+    plain = sampled_model(model)
+    head = plain.get_output_embeddings()
+    if head is not None:
+        name = next(name for name, module in plain.named_modules() if module is head)
+        weights.setdefault(f"{name}.weight", head.weight)
+    return weights
