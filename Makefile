@@ -12,6 +12,7 @@ VERIFIERS := .venv-verifiers
 DOCS := .venv-docs
 ENVS := .venv-envs
 STUDIO := .venv-studio
+VLLM := .venv-vllm
 SCALE := .venv-scale
 GPU_TESTS := tests/engines tests/learner tests/compute tests/runs/test_checkpoints.py
 
@@ -26,7 +27,7 @@ endef
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-gpu test-newcomer test-support test-faults test-trackers test-interop test-envs \
-  test-studio test-scale check docs mutants format clean
+  test-studio test-scale test-vllm check docs mutants format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -101,6 +102,19 @@ $(OPENENV)/.ready $(VERIFIERS)/.ready: .venv-%/.ready: tests/interop/%.txt
 	.venv-$*/bin/python $(PIP) -r tests/interop/$*.txt
 	touch $@
 
+test-vllm: $(VLLM)/.ready ## Test the vLLM engine with vLLM itself, on a CPU, a training run included (minutes; 3.5 GB)
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/scale/test_vllm.py
+
+# vLLM's own packages come from a list of theirs; what it wants of vision and sound does not load beside this torch.
+$(VLLM)/.ready: requirements.txt pyproject.toml tests/scale/vllm-requirements.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python $(PIP) "$$(grep '^torch==' requirements.txt)"
+	$(VLLM)/bin/python $(PIP) -r tests/scale/vllm-requirements.txt
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python $(PIP) "$$(grep '^pytest==' requirements.txt)" "$$(grep '^hypothesis==' requirements.txt)"
+	$(VLLM)/bin/python $(PIP) --editable ".[lora,serve]"
+	touch $@
+
 test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 	$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "test-gpu: torch sees no GPU")'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(GPU_TESTS)
@@ -137,4 +151,4 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches; runs stay
-	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(OPENENV) $(VERIFIERS) $(ENVS) $(STUDIO) $(SCALE) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRACKERS) $(INTEROP) $(OPENENV) $(VERIFIERS) $(ENVS) $(STUDIO) $(VLLM) $(SCALE) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache

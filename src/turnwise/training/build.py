@@ -72,7 +72,8 @@ def assemble(
 
     With `on_cluster`, rollout workers elsewhere will sample, and there is no engine here.
     """
-    require_engine(config.engine)
+    if not on_cluster:
+        require_engine(config.engine)
     env = choose_env(config, env)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)

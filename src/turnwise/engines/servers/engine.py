@@ -115,13 +115,11 @@ class ServerEngine:
 
     async def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Gives all servers new weights and checks each; turns under way go on with them."""
-        with self._ledger.spend("load"):
+        with self._ledger.wait_for("load"):
             copy_weights(self._model, weights)
-            self._ledger.idle = "load"
             old, self._weights = self._weights, await asyncio.to_thread(self._write, version)
             self._loaded.append(version)
             await asyncio.gather(*map(self._load_one, self._replicas))
-            self._ledger.idle = "decode" if self._under_way else IDLE
             shutil.rmtree(old.folder, ignore_errors=True)
 
     async def _start(self) -> None:

@@ -37,6 +37,7 @@ from turnwise.engines.vllm.sampling import probe_fields, require_room, sampling_
 from turnwise.engines.weights import checkpoint_weights, copy_weights, resolve_context_limit
 from turnwise.errors import EngineError, ModelError
 from turnwise.ledger import Ledger
+from turnwise.types import Versions
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput, WeightVersionSpan
@@ -216,7 +217,7 @@ class VLLMEngine:
         if self._requests.pop(name, None):
             self._vllm.abort_request([name])
 
-    def _versions_of(self, spans: "Sequence[WeightVersionSpan] | None") -> tuple[tuple[int, int], ...]:
+    def _versions_of(self, spans: "Sequence[WeightVersionSpan] | None") -> Versions:
         """(first token, version) of each span that one version of the weights sampled, as vLLM noted them."""
         given = [(span.start, span.version) for span in spans or ()]
         for _, version in given or [(0, "none")]:

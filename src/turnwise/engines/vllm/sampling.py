@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from turnwise.engines.base import Completion, Sampling
 from turnwise.errors import EngineError, ModelError
-from turnwise.types import Finish
+from turnwise.types import Finish, Versions
 
 
 def require_room(session: str, prompt_ids: Sequence[int], context_limit: int) -> int:
@@ -52,7 +52,7 @@ def to_completion(
     logprobs: Sequence[float],
     *,
     reason: str | None,
-    versions: tuple[tuple[int, int], ...],
+    versions: Versions,
     stop_ids: Sequence[int],
 ) -> Completion:
     """A completion out of vLLM's parts of one; `versions` are those of its spans."""
@@ -63,4 +63,6 @@ def to_completion(
     if not all(map(math.isfinite, logprobs)):
         raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
     finish = Finish.STOP if ids[-1] in stop_ids else Finish.LENGTH
-    return Completion(ids=tuple(ids), logprobs=tuple(logprobs), finish=finish, version=versions[0][1])
+    return Completion(
+        ids=tuple(ids), logprobs=tuple(logprobs), finish=finish, version=versions[0][1], versions=versions
+    )
