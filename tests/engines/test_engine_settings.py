@@ -1,7 +1,5 @@
 """The engine section of a recipe, and the factory that reads it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -132,7 +130,7 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch
 
 def test_the_arguments_and_variables_that_vllm_is_started_with(monkeypatch):
     settings = VLLMEngineSettings(slots=8, prefill_tokens=64, options={"swap_space": 4, "enforce_eager": False})
-    arguments = engine_arguments(settings, Path("/w"), dtype="float32", context_limit=99, on_cpu=True)
+    arguments = engine_arguments(settings, dtype="float32", context_limit=99, on_cpu=True)
     flags = to_flags(arguments)
     for expected in (
         ["--logprobs-mode", "processed_logprobs"],
@@ -156,14 +154,14 @@ def test_each_server_that_is_started_gets_gpus_of_its_own(tmp_path, monkeypatch)
     monkeypatch.setattr("turnwise.engines.servers.start.ServerProcess", lambda flags, env, log: (flags, env, log))
     monkeypatch.setattr("turnwise.engines.servers.start.Replica", lambda *_, process, **__: process)
     settings = VLLMEngineSettings(servers=2, tensor_parallel=2, devices=(1, 2, 3, 4))
-    made = make_replicas(settings, None, folder=tmp_path / "0", dtype=torch.bfloat16, context_limit=64)
+    made = make_replicas(settings, None, logs=tmp_path, dtype=torch.bfloat16, context_limit=64)
     assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in made] == ["1,2", "3,4"]
     assert len({log for _, _, log in made}) == 2
     with pytest.raises(ConfigError, match=r"engine.devices: 2 servers need 4 GPUs"):
         make_replicas(
             VLLMEngineSettings(servers=2, tensor_parallel=2, devices=(1, 2)),
             None,
-            folder=tmp_path / "0",
+            logs=tmp_path,
             dtype=torch.bfloat16,
             context_limit=64,
         )

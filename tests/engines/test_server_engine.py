@@ -98,6 +98,8 @@ def test_the_context_limit_cuts_a_turn_and_refuses_a_prompt_without_room(servers
     assert (len(turn.ids), turn.finish) == (2, Finish.LENGTH)
     with pytest.raises(ModelError, match="leaves no room to answer in a context of 22"):
         ask(engine, "a", prompt=[*PROMPT, 3, 3])
+    with pytest.raises(ModelError, match="the prompt has ids that are none of the model's 61 tokens"):
+        ask(engine, "a", prompt=[5, 61])
     with pytest.raises(ModelError, match="the prompt is empty"):
         ask(engine, "a", prompt=[])
 
@@ -282,7 +284,7 @@ class AnyWeights:
 
 
 def replica_of(log: Path, *flags: str) -> tuple[Replica, ServerProcess]:
-    process = ServerProcess(["--model", "x", *flags], {}, log, module="fake_vllm")
+    process = ServerProcess(flags, {}, log, module="fake_vllm")
     return Replica(lambda url: VLLMServer(url, timeout=30), AnyWeights(), process=process, start_seconds=60), process
 
 
@@ -292,7 +294,7 @@ def test_a_server_of_ours_that_is_killed_is_started_again_with_the_newest_weight
     replica, process = replica_of(tmp_path / "log")
 
     async def main(replica, process):
-        replica.launch()
+        replica.launch(Weights(folder=tmp_path / "older", version=0))
         await replica.wait_until_ready()
         await replica.load(weights)
         first = replica.server.url
@@ -302,6 +304,7 @@ def test_a_server_of_ours_that_is_killed_is_started_again_with_the_newest_weight
         turn = await replica.server.complete([5], Sampling(max_tokens=2, stop_ids=()), room=9)
         assert (turn.ids, turn.versions, replica.restarts) == ([6, 7], ((0, "6"),), 1)
         assert replica.server.url != first
+        assert str(tmp_path) in process._running[-1].args, "on the newest weights: older ones are removed"
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main(replica, process))
@@ -316,7 +319,7 @@ def test_a_server_of_ours_that_does_not_start_is_one_line_with_its_last_error(tm
     replica, _ = replica_of(tmp_path / "log", "--fails")
 
     async def main():
-        replica.launch()
+        replica.launch(Weights(folder=tmp_path, version=0))
         await replica.wait_until_ready()
 
     with pytest.raises(EngineError, match=r"did not start, exit code 1: ValueError: no such model \(its log: .*log\)"):

@@ -32,6 +32,8 @@ EXCUSED = {
     r"make ": "make runs these very tests, or takes minutes",
     r"turnwise train gpu-multihop": "a GPU, pretrained weights and questions that the reader writes first",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
+    r"turnwise train .*engine.kind=vllm": "needs the vllm package: make test-vllm trains with it",
+    r"turnwise eval .*engine.kind=openai": "a server of the reader's; tests/cli has one",
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",

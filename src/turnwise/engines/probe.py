@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from turnwise.engines.weights import sampled_model
+from turnwise.engines.weights import count_tokens, sampled_model
 from turnwise.errors import EngineError
 
 _PROMPT_TOKENS = 32
@@ -35,9 +35,8 @@ class WeightProbe:
         autocast: torch.dtype | None = None,
     ) -> None:
         """`dtype` is the coarser one of model and engine; `autocast` is the type of the model's matrix products."""
-        words = model.get_input_embeddings().weight.shape[0]
-        draw = random.Random(0)
-        text = [*prompt_ids[:_PROMPT_TOKENS], *(draw.randrange(words) for _ in range(_RANDOM_TOKENS))]
+        draw, tokens = random.Random(0), count_tokens(model)
+        text = [*prompt_ids[:_PROMPT_TOKENS], *(draw.randrange(tokens) for _ in range(_RANDOM_TOKENS))]
         self.ids = text[-(context_limit - 1) :]
         """The text: at least two tokens, which leave room for one more."""
         self._model, self._dtype, self._autocast = model, dtype, autocast

@@ -23,6 +23,11 @@ def resolve_context_limit(model: PreTrainedModel, asked: int | None) -> int:
     return limit
 
 
+def count_tokens(model: PreTrainedModel) -> int:
+    """The rows of the model's embedding: ids beyond them have none."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
 def sampled_model(model: PreTrainedModel) -> PreTrainedModel:
     """The model whose forward takes our cache and masks: for a LoRA wrapper, the base model with its adapters."""
     if not hasattr(model, "get_base_model"):

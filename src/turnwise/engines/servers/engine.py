@@ -28,7 +28,7 @@ from turnwise.engines.servers.wire import Reply
 from turnwise.engines.settings import OpenAIEngineSettings, VLLMEngineSettings
 from turnwise.engines.vllm.arguments import choose_dtype, probe_dtype
 from turnwise.engines.vllm.sampling import require_room, to_completion
-from turnwise.engines.weights import copy_weights, resolve_context_limit
+from turnwise.engines.weights import copy_weights, count_tokens, resolve_context_limit
 from turnwise.errors import EngineError
 from turnwise.http import HttpError
 from turnwise.ledger import IDLE, Ledger
@@ -70,7 +70,7 @@ class ServerEngine:
         self._slots = settings.slots if isinstance(settings, OpenAIEngineSettings) else None
         self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._replicas = make_replicas(
-            settings, probe, folder=self._weights.folder, dtype=self._dtype, context_limit=self._context_limit
+            settings, probe, logs=self._folder, dtype=self._dtype, context_limit=self._context_limit
         )
         self._homes: dict[str, Replica] = {}
         """The server of each conversation."""
@@ -95,7 +95,9 @@ class ServerEngine:
 
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Samples one turn after `prompt_ids` at the conversation's server, whose prefix cache has earlier turns."""
-        room = require_room(session, prompt_ids, self._context_limit)
+        room = require_room(
+            session, prompt_ids, context_limit=self._context_limit, vocabulary=count_tokens(self._model)
+        )
         async with self._waiting():
             reply, asked = await self._sample(session, prompt_ids, sampling, room)
         self._counts.update(
@@ -124,7 +126,7 @@ class ServerEngine:
 
     async def _start(self) -> None:
         for replica in self._replicas:
-            replica.launch()
+            replica.launch(self._weights)
         await asyncio.gather(*(self._begin(replica) for replica in self._replicas))
 
     async def _begin(self, replica: Replica) -> None:

@@ -67,10 +67,10 @@ class Replica:
     def is_ours(self) -> bool:
         return self._process is not None
 
-    def launch(self) -> None:
+    def launch(self, weights: Weights) -> None:
         """Starts the process, if it is ours; it answers later."""
         if self._process is not None:
-            self._server = self._connect(self._process.start())
+            self._server = self._connect(self._process.start(weights.folder))
 
     async def wait_until_ready(self) -> None:
         """Waits until the server answers; only one that is ours gets time to start."""
@@ -127,7 +127,7 @@ class Replica:
             await asyncio.sleep(wait)
             if self._process is not None and (ended := self._process.ended) is not None:
                 self.restarts += 1
-                self.launch()
+                self.launch(newest())
                 _logger.warning("a vLLM server ended (%s); starting it again at %s", ended, self.server.url)
                 await self.wait_until_ready()
             try:

@@ -18,11 +18,11 @@ def make_replicas(
     settings: VLLMEngineSettings | OpenAIEngineSettings,
     probe: WeightProbe,
     *,
-    folder: Path,
+    logs: Path,
     dtype: torch.dtype,
     context_limit: int,
 ) -> list[Replica]:
-    """The servers, none of which is started or asked yet; ours begin with the weights in `folder`."""
+    """The servers, none of which is started or asked yet; ours write their logs into the folder `logs`."""
     if isinstance(settings, OpenAIEngineSettings):
         connect = partial(OpenAIServer, model=settings.model, timeout=settings.timeout, key_env=settings.key_env)
         return [Replica(connect, probe, url=settings.url)]
@@ -36,7 +36,7 @@ def make_replicas(
         )
     on_cpu = not torch.cuda.is_available()
     arguments = engine_arguments(
-        settings, folder, dtype=str(dtype).removeprefix("torch."), context_limit=context_limit, on_cpu=on_cpu
+        settings, dtype=str(dtype).removeprefix("torch."), context_limit=context_limit, on_cpu=on_cpu
     )
     flags = [*to_flags(arguments), "--enable-scale-out", "--enable-prompt-tokens-details"]
     own = environment(settings, on_cpu=on_cpu)
@@ -44,7 +44,7 @@ def make_replicas(
     for place in range(settings.servers):
         devices = settings.devices[place * settings.tensor_parallel : (place + 1) * settings.tensor_parallel]
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} if devices else {}
-        log = folder.parent / f"server-{place}.log"
+        log = logs / f"server-{place}.log"
         processes.append(ServerProcess(flags, {**own, **seen}, log))
     return [
         Replica(connect_vllm, probe, process=process, start_seconds=settings.start_seconds) for process in processes

@@ -46,11 +46,10 @@ def probe_dtype(
 
 
 def engine_arguments(
-    settings: VLLMEngineSettings, folder: Path, *, dtype: str, context_limit: int, on_cpu: bool
+    settings: VLLMEngineSettings, *, dtype: str, context_limit: int, on_cpu: bool
 ) -> dict[str, object]:
-    """vLLM's engine arguments by its own names."""
+    """vLLM's engine arguments by its own names, all but the folder of the model."""
     return {
-        "model": str(folder),
         "skip_tokenizer_init": True,  # ids in, ids out
         "generation_config": "vllm",  # no sampling defaults from the model's folder
         "dtype": dtype,

@@ -6,6 +6,7 @@ noted when it sampled the first token.
 """
 
 import asyncio
+import logging
 import os
 import random
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ from turnwise.engines.vllm.arguments import (
     write_config,
 )
 from turnwise.engines.vllm.sampling import probe_fields, require_room, sampling_fields, to_completion
-from turnwise.engines.weights import checkpoint_weights, copy_weights, resolve_context_limit
+from turnwise.engines.weights import checkpoint_weights, copy_weights, count_tokens, resolve_context_limit
 from turnwise.errors import EngineError, ModelError
 from turnwise.ledger import Ledger
 from turnwise.types import Versions
@@ -102,7 +104,9 @@ class VLLMEngine:
 
     async def generate(self, session: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Samples one turn after `prompt_ids`; blocks of the prompt that the prefix cache has are not computed."""
-        room = require_room(session, prompt_ids, self._context_limit)
+        room = require_room(
+            session, prompt_ids, context_limit=self._context_limit, vocabulary=count_tokens(self._model)
+        )
         output = await self._ask(session, prompt_ids, sampling_fields(sampling, room=room))
         (turn,) = output.outputs
         ids = list(turn.token_ids)
@@ -237,16 +241,18 @@ def _start(
     on_cpu = not torch.cuda.is_available()
     os.environ.update(environment(settings, on_cpu=on_cpu))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of what cannot be had on this device
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
     _mend_llvmlite()
-    with tempfile.TemporaryDirectory(prefix="turnwise-vllm-") as folder, _own_random_state():
+    with tempfile.TemporaryDirectory(prefix="turnwise-vllm-") as folder, _own_random_state(), catch_warnings():
+        simplefilter("ignore", FutureWarning)  # of torch's, about vLLM's code
         write_config(model, Path(folder))
         dtype = choose_dtype(settings, model, autocast)
-        arguments = engine_arguments(settings, Path(folder), dtype=dtype, context_limit=context_limit, on_cpu=on_cpu)
+        arguments = engine_arguments(settings, dtype=dtype, context_limit=context_limit, on_cpu=on_cpu)
         try:
-            return LLMEngine.from_engine_args(EngineArgs(load_format="dummy", **arguments))
+            return LLMEngine.from_engine_args(EngineArgs(model=folder, load_format="dummy", **arguments))
         except (ValueError, TypeError, RuntimeError, ImportError, NotImplementedError) as error:
             raise EngineError(f"vLLM does not start: {_one_line(error)}") from error
 

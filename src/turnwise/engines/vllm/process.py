@@ -20,7 +20,7 @@ _ERROR_CHARS: Final = 300
 
 
 class ServerProcess:
-    """`ServerProcess(["--model", "folder"], {"CUDA_VISIBLE_DEVICES": "1"}, log)`; `start` chooses its port."""
+    """`ServerProcess(["--dtype", "float32"], {"CUDA_VISIBLE_DEVICES": "1"}, log)`; `start` chooses its port."""
 
     def __init__(
         self, flags: Sequence[str], environment: Mapping[str, str], log: Path, *, module: str = _MODULE
@@ -29,16 +29,17 @@ class ServerProcess:
         self._running: list[subprocess.Popen[bytes]] = []
         weakref.finalize(self, _end_all, self._running)
 
-    def start(self) -> str:
-        """Starts it, again if it ran before, and returns its address; it takes a while to answer there."""
+    def start(self, model: Path) -> str:
+        """Starts it on a folder, again if it ran before, and returns its address; it takes a while to answer there."""
         self.stop()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "VLLM_SERVER_DEV_MODE": "1"}
+        where = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port)]
         with self.log.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", self._module, *self._flags, "--host", "127.0.0.1", "--port", str(port)],
+                [sys.executable, "-m", self._module, *self._flags, *where],
                 env={**os.environ, **own, **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -55,7 +56,7 @@ class ServerProcess:
         if code is None:
             return None
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        said = self._last_error()
+        said = self._last_error() if code != -signal.SIGKILL else ""  # then it had no time to tell
         return f"{how}{f': {said}' if said else ''}"
 
     def stop(self) -> None:

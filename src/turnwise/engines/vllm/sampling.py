@@ -12,8 +12,8 @@ from turnwise.errors import EngineError, ModelError
 from turnwise.types import Finish, Versions
 
 
-def require_room(session: str, prompt_ids: Sequence[int], context_limit: int) -> int:
-    """The tokens that a context leaves after a prompt; raises if there are none."""
+def require_room(session: str, prompt_ids: Sequence[int], *, context_limit: int, vocabulary: int) -> int:
+    """The tokens that a context leaves after a prompt; raises if there are none, or for an id that would end vLLM."""
     room = context_limit - len(prompt_ids)
     if not prompt_ids:
         raise ModelError(f"session '{session}': the prompt is empty; a model needs a token to start from")
@@ -22,6 +22,8 @@ def require_room(session: str, prompt_ids: Sequence[int], context_limit: int) ->
             f"session '{session}': a prompt of {len(prompt_ids)} tokens leaves no room to answer in a context of "
             f"{context_limit}; shorten it or raise the context limit"
         )
+    if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocabulary:
+        raise ModelError(f"session '{session}': the prompt has ids that are none of the model's {vocabulary} tokens")
     return room
 
 
