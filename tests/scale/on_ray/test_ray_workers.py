@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections import Counter
 
@@ -12,7 +13,9 @@ from slow_game import SlowGame
 
 from tiny_runs import tiny_config
 from turnwise.agents.decoding import Decoding
-from turnwise.errors import ConfigError, EnvError
+from turnwise.cluster.ray.session import connect
+from turnwise.cluster.settings import RayCluster
+from turnwise.errors import ConfigError, EnvError, TurnwiseError
 from turnwise.ledger import Ledger
 from turnwise.rollout import GroupJob, LocalWorker
 from turnwise.training.build import assemble
@@ -126,6 +129,35 @@ def test_a_node_may_be_lost_and_another_take_its_place(nodes):
         groups, later = asyncio.run(play(parts.fleet))
     assert_same(groups, play_here(config, seed=2, version=0))
     assert_same(later, play_here(config, seed=3, version=0))
+
+
+@pytest.mark.parametrize(
+    ("address", "raised", "message"),
+    [
+        (
+            None,
+            Exception("The node timed out\nduring startup"),
+            r"^cluster: Ray did not start on this machine ",
+        ),
+        ("nowhere:1", ConnectionError("no answer"), r"^cluster\.address: no Ray cluster at 'nowhere:1' \(no answer\)"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, raised, message):
+    def fail(**options):
+        raise raised
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(TurnwiseError, match=message + r"[^\n]*$"), connect(RayCluster(address=address)):
+        pass
+
+
+def test_a_handler_of_signals_outlives_the_start_of_ray(monkeypatch):
+    """Ray would end the process at SIGTERM, with nothing saved."""
+    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, lambda *raised: sys.exit(15)))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    with connect(RayCluster()):
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_mistakes_are_one_line_in_time(nodes, monkeypatch):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from turnwise.cluster.settings import RayCluster
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, TurnwiseError
 
 _logger = logging.getLogger(__name__)
 
@@ -78,7 +78,14 @@ def _start(settings: RayCluster) -> None:
     options |= {"num_cpus": max(os.cpu_count() or 1, int(asked + 1)), "include_dashboard": False}
     options["resources"] = {name: settings.rollout_workers * most for name, most in settings.worker_resources.items()}
     with _without_own_gpu():
-        ray.init(**options)
+        try:
+            ray.init(**options)
+        except Exception as error:  # Ray raises nothing narrower when its processes are not up within 30 seconds
+            ray.shutdown()
+            raise TurnwiseError(
+                f"cluster: Ray did not start on this machine ({_first_line(error)}): try again when it is less busy, "
+                "or start it with `ray start --head` and set cluster.address to auto"
+            ) from error
 
 
 @contextmanager
