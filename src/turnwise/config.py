@@ -104,7 +104,7 @@ def check_config(config: Config) -> Config:
         _check_algorithm(config)
     _check_rollout(config)
     _check_env(config)
-    _check_sharding(config)
+    _check_learner(config)
     return config
 
 
@@ -181,10 +181,12 @@ def _correct_staleness(config: Config) -> Config:
     return config.model_copy(update={"loss": loss.model_copy(update={"tis_cap": STALE_TIS_CAP})})
 
 
-def _check_sharding(config: Config) -> None:
+def _check_learner(config: Config) -> None:
     for name, section in (("learner", config.learner), ("sft", config.sft)):
         if config.learner.shard and section is not None and section.compile:
             raise ConfigError(f"{name}.compile: layers that learner.shard gathers cannot be compiled: disable either")
+    if config.learner.activation_offload and config.learner.compile:
+        raise ConfigError("learner.compile: what compiled layers save cannot be offloaded: disable either")
 
 
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:

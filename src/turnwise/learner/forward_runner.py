@@ -15,6 +15,7 @@ from torch import nn
 from turnwise.compute.attention import varlen_attention
 from turnwise.compute.layers import Compiled, activation_checkpointing
 from turnwise.compute.layout import MicroBatch, MicroBatches
+from turnwise.compute.offload import activation_offload
 from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel import SINGLE, Parallel
@@ -69,6 +70,8 @@ class ForwardRunner:
     parallel: Parallel = SINGLE
     checkpointing: bool = False
     """Activation checkpointing: layers keep only their inputs for the backward pass."""
+    offload: bool = False
+    """Activation offload: what the backward pass needs waits in the host's memory; on a CPU it is there anyway."""
     compiled: Compiled | None = None
     """Compiled layers or backbones to run in place of the plain ones."""
     ledger: "Ledger | None" = None
@@ -94,6 +97,8 @@ class ForwardRunner:
                 stack.enter_context(varlen_attention(*modules))
             if self.checkpointing and torch.is_grad_enabled():
                 stack.enter_context(activation_checkpointing(*modules))
+            if self.offload and torch.is_grad_enabled() and _has_memory_of_its_own(self.device):
+                stack.enter_context(activation_offload())
             if self.compiled is not None:
                 stack.enter_context(self.compiled.in_use())
             yield
@@ -168,6 +173,10 @@ class ForwardRunner:
 
     def _accounted(self) -> AbstractContextManager[None]:
         return nullcontext() if self.ledger is None else self.ledger.spend("logprobs")
+
+
+def _has_memory_of_its_own(device: torch.device) -> bool:
+    return device.type != "cpu"
 
 
 @contextmanager

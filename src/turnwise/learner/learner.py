@@ -82,6 +82,7 @@ class Learner:
             token_budget=settings.tokens_per_microbatch,
             parallel=parallel,
             checkpointing=settings.checkpointing,
+            offload=settings.activation_offload,
             ledger=ledger,
         )
         packing = parallel.broadcast(self._check_model(whole, runner) if parallel.is_main else None)

@@ -68,6 +68,9 @@ class LearnerSettings(Settings):
     read, and `policy/entropy` is the mean negative logprob of all sampled tokens, which estimates it."""
     checkpointing: bool = False
     """Activation checkpointing: layers run again in the backward pass; less memory, more time."""
+    activation_offload: bool = False
+    """On a GPU, what the backward pass needs of the forward pass waits in the host's memory: with `checkpointing` the
+    inputs of layers, else all that they save. Less memory, more time; never changes the gradient."""
     shard: bool = False
     """FSDP2: processes that torchrun started share one copy of the policy's, the critic's and the reference's weights,
     gradients and moments, in place of one each; SFT too. Less memory, more exchange; never changes the gradient."""

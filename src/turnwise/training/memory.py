@@ -17,12 +17,14 @@ MEMORY_SETTINGS = (
     "learner.compile",
     "learner.skip_zero_rows",
     "learner.checkpointing",
+    "learner.activation_offload",
     "learner.shard",
     "engine",
 )
 _ADVICE = (
     "the device is out of memory: lower learner.tokens_per_microbatch (in the cold start, sft.tokens_per_microbatch) "
-    "or engine.slots, set learner.checkpointing, or end other programs there; then continue with --resume"
+    "or engine.slots, set learner.checkpointing or learner.activation_offload, or end other programs there; then "
+    "continue with --resume"
 )
 
 
