@@ -7,6 +7,7 @@ config written into a run parses back to itself.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -38,6 +39,10 @@ class CheckpointSettings(Settings):
     """Save after every so many training steps, and always after the cold start and the last step."""
     keep: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
+    format: Literal["auto", "whole", "sharded"] = "auto"
+    """`whole`: rank 0 writes one folder that transformers loads. `sharded`: each process writes its part of weights and
+    moments, and none ever holds all of them; `turnwise export` makes one folder of it. `auto`: sharded where processes
+    share one copy of the model (`learner.shard`). Either is resumed by any number of processes, sharded or not."""
     sft_every: int = Field(default=0, ge=0)
     """In the cold start, save after every so many of its steps; 0: by `sft_minutes` alone."""
     sft_minutes: float = Field(default=5.0, ge=0)

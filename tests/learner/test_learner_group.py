@@ -1,5 +1,7 @@
 """A group of learners, driven from rank 0, is one learner: updates, supervised steps, state; and it ends as one."""
 
+import copy
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.group import LearnerGroup, LearnerWorker, follow
 from turnwise.learner.parallel import SINGLE, SingleProcess
+from turnwise.learner.saved_state import named_tensors
 from turnwise.learner.settings import CriticSettings, LearnerSettings, OptimizerSettings, SFTSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.models.loading import load_model
@@ -44,11 +47,11 @@ def _train(learners):
     metrics += learners.finish_sft()
     learners.make_learner(**SPEC)
     metrics.append(learners.update(GROUPS, seed=1).metrics)
-    state = learners.state_dict()
+    state = learners.full_state()
     learners.make_learner(**SPEC)
-    learners.load_state_dict({**state, "version": 2})
+    learners.restore(version=2, saved=state)
     metrics.append(learners.update(GROUPS, seed=2).metrics)
-    return metrics, loaded.model.state_dict(), learners.state_dict()["version"]
+    return metrics, loaded.model.state_dict(), learners.full_state()["learner"]["version"]
 
 
 def _train_or_follow(parallel):
@@ -73,6 +76,37 @@ def test_two_ranks_driven_by_one_do_what_one_process_does(ahead, monkeypatch):
     assert metrics[3]["optim/lr"] == expected[3]["optim/lr"]
     for name, weight in expected_weights.items():
         torch.testing.assert_close(weights[name], weight, atol=1e-4, rtol=0, msg=name)
+
+
+def test_a_critic_that_is_not_needed_for_a_while_comes_back_as_it_was():
+    """Algorithm settings change twice: what a learner between them lacks is kept, in checkpoints too."""
+    learners = LearnerGroup()
+    learners.load_model(load_model(SETTINGS, seed=7, texts=lambda: ["a text"]), SETTINGS, seed=7)
+    learners.make_learner(**SPEC)
+    learners.update(GROUPS, seed=1)
+    before = copy.deepcopy(learners.full_state())
+    plain = SPEC | {"credit": CreditSettings(estimator="grpo"), "loss": LossSettings()}
+    learners.keep_state()
+    learners.make_learner(**plain)
+    learners.restore(version=5)
+    between = learners.full_state()
+    assert between["learner"].keys() == {"version", "optimizer"}
+    assert between["learner"]["version"] == 5
+    assert between["inactive"].keys() == {"critic", "critic_optimizer", "reference"}
+    learners.make_learner(**plain)
+    learners.restore(version=5, saved=copy.deepcopy(between))
+    learners.update(GROUPS, seed=2)
+    learners.keep_state()
+    learners.make_learner(**SPEC)
+    learners.restore(version=7)
+    after = learners.full_state()
+    assert after["inactive"] == {}
+    for part in ("critic", "reference", "critic_optimizer"):
+        found, expected = (named_tensors(state["learner"][part]) for state in (after, before))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+    steps = [state["learner"]["optimizer"]["adam"]["state"][0]["step"] for state in (before, after)]
+    assert steps == [1, 2], "what both have goes on"
 
 
 class Recording(SingleProcess):

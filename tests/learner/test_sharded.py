@@ -1,15 +1,22 @@
 """Ranks that share one copy of the model (FSDP2) do what one process does alone, and resume as one."""
 
+import copy
+import hashlib
 import os
 import socket
+from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.distributed.tensor import DTensor
 
 from episodes_by_hand import tiny_llama
 from layout_cases import CASES, GROUPS, MIXED, assert_same_gradients, learner_of, update_of
-from turnwise.learner.parallel import join, shard_among
+from turnwise.learner.group import LearnerWorker
+from turnwise.learner.parallel import SINGLE, join, shard_among
+from turnwise.learner.saved_state import named_tensors
+from turnwise.models.shards import load_sharded_weights, weights_of
 
 LAYOUTS = {"padded": {}, "packed": {"packing": True, "budget": 20}, "split": {"budget": 1}, "steps": {"minibatches": 6}}
 """Under `split` ranks have different numbers of micro-batches, and under `steps` one of them has none."""
@@ -34,6 +41,14 @@ def adapted():
     torch.manual_seed(3)
     lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     return get_peft_model(tiny_llama(), lora, autocast_adapter_dtype=False).double()
+
+
+class Ranks(list):
+    """What each of the ranks found, and the folder in which they wrote."""
+
+    def __init__(self, folder, found):
+        super().__init__(found)
+        self.folder = folder
 
 
 VARIANTS = {"tied": {"model": tied}, "lora": {"model": adapted}, "checkpointing": {"checkpointing": True}}
@@ -67,6 +82,7 @@ def work(rank, world, port, folder):
     for name in VARIANTS:
         results[name], _ = update_of(variant(name, parallel=parallel))
     results["resumed"] = resumed(parallel)
+    results["shards"] = {name: save_and_read(name, parallel, folder) for name in SAVED}
     results["skipping"] = update_of(
         learner_of(CASES["grpo by trajectory"], parallel=parallel, packing=True, skip_zero_rows=True), MIXED
     )[0]
@@ -90,16 +106,81 @@ def resumed(parallel):
     return states_of(straight, parallel), states_of(again, parallel)
 
 
+def half():
+    """A model whose weights are rounded copies of float32 masters."""
+    return tiny_llama().bfloat16()
+
+
+SAVED = {"plain": tiny_llama, "tied": tied, "half": half}
+
+
+def worker_of(name, parallel, updates=0):
+    """A rank's worker whose learner has a critic and a reference."""
+    worker = LearnerWorker(parallel)
+    worker.learner = learner_of(CASES["gae"], parallel=parallel, model=SAVED[name]())
+    for seed in range(updates):
+        worker.learner.update(GROUPS, seed=seed)
+    return worker
+
+
+def save_alone(name, folder):
+    """Shards that one process wrote, after an update, and what they hold."""
+    worker = worker_of(name, SINGLE, updates=1)
+    described, _ = worker.write_shards(Path(folder, f"{name}-alone"), weights=True)
+    torch.save((described, worker.full_state()), Path(folder, f"{name}-alone.pt"))
+
+
+def read_from(name, parallel, shards, described, seed=None):
+    """The state of a new worker that has read shards, weights included, and has then learnt once more."""
+    model = SAVED[name]()
+    if parallel.is_main:
+        load_sharded_weights(model, shards)
+    worker = worker_of(name, parallel)
+    worker.learner = learner_of(CASES["gae"], parallel=parallel, model=model)
+    worker.restore(version=1, saved=described, shards=shards)
+    if seed is not None:
+        worker.learner.update(GROUPS, seed=seed)
+    return state_and_weights(worker)
+
+
+def state_and_weights(worker):
+    weights = {name: worker.parallel.whole(one).clone() for name, one in weights_of(worker.learner.model).items()}
+    return copy.deepcopy(worker.full_state()), weights
+
+
+def save_and_read(name, parallel, folder):
+    """Shards of these ranks, read by them, sharded and not; and those of one process, read by these ranks."""
+    worker = worker_of(name, parallel, updates=1)
+    shards = Path(folder, f"{name}-ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DTensor, "full_tensor", lambda *_: pytest.fail("a rank gathered a whole tensor"))
+        described, digests = worker.write_shards(shards, weights=True)
+    saved = state_and_weights(worker)
+    worker.learner.update(GROUPS, seed=1)
+    alone, alone_state = torch.load(Path(folder, f"{name}-alone.pt"), weights_only=True)
+    return {
+        "described": described,
+        "digests": digests,
+        "saved": saved,
+        "straight": state_and_weights(worker),
+        "again": read_from(name, parallel, shards, described, seed=1),
+        "data-parallel": read_from(name, parallel.ranks, shards, described),
+        "of one process": (read_from(name, parallel, Path(folder, f"{name}-alone"), alone)[0], alone_state),
+    }
+
+
 @pytest.fixture(scope="module", params=[2, 4] if os.environ.get("TURNWISE_SCALE") == "long" else [2])
 def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
+    for name in SAVED:
+        save_alone(name, folder)
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         port = door.getsockname()[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         torch.multiprocessing.spawn(work, args=(request.param, port, str(folder)), nprocs=request.param)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(request.param)]
+    return Ranks(folder, [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(request.param)])
 
 
 @pytest.mark.parametrize(("case", "layout"), PLAN)
@@ -156,3 +237,52 @@ def test_a_state_of_sharded_ranks_loads_in_one_process(ranks):
     for mine, other in zip(alone.optimizer._adam.state.values(), straight.optimizer._adam.state.values(), strict=True):
         torch.testing.assert_close(mine["exp_avg"], other["exp_avg"], atol=1e-6, rtol=0)
         assert mine["step"] == other["step"] == 3
+
+
+def assert_same_bits(found, expected):
+    (state, weights), (expected_state, expected_weights) = found, expected
+    for mine, other in ((named_tensors(state), named_tensors(expected_state)), (weights, expected_weights)):
+        assert mine.keys() == other.keys()
+        assert len(mine) > 10
+        for name, tensor in other.items():
+            assert mine[name].dtype == tensor.dtype
+            assert torch.equal(mine[name], tensor), name
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_learner_goes_on_from_its_shards_to_the_bit(ranks, name):
+    for one in ranks:
+        assert_same_bits(one["shards"][name]["again"], one["shards"][name]["straight"])
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_shards_are_read_by_ranks_that_share_nothing(ranks, name):
+    for one in ranks:
+        assert_same_bits(one["shards"][name]["data-parallel"], one["shards"][name]["saved"])
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_shards_of_one_process_are_read_by_several(ranks, name):
+    for one in ranks:
+        found, expected = one["shards"][name]["of one process"]
+        assert_same_bits((found, named_tensors(found)), (expected, named_tensors(expected)))
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_shards_of_several_processes_are_read_by_one(ranks, name):
+    found = ranks[0]["shards"][name]
+    read = read_from(name, SINGLE, ranks.folder / f"{name}-ranks", found["described"])
+    assert_same_bits(read, found["saved"])
+
+
+def test_each_rank_writes_its_part_alone_and_knows_its_hash(ranks):
+    """The parts of all add up to the state, no tensor being written twice, not even a tied one."""
+    found, folder = ranks[0]["shards"]["tied"], ranks.folder / "tied-ranks"
+    assert found["digests"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    state, weights = found["saved"]
+    whole = sum(one.numel() * one.element_size() for one in (*named_tensors(state).values(), *weights.values()))
+    assert not any("lm_head" in name for name in weights)
+    sizes = [file.stat().st_size for file in folder.iterdir()]
+    assert len(sizes) == len(ranks)
+    assert whole < sum(sizes) < whole + 70_000 * len(sizes), "content, and headers"
+    assert max(sizes) < 1.3 * sum(sizes) / len(ranks)

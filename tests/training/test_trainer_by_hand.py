@@ -21,6 +21,7 @@ from turnwise.ledger import Ledger
 from turnwise.models.settings import ModelSettings
 from turnwise.runs import Checkpoints, read_metrics
 from turnwise.stability.controller import Action
+from turnwise.training import checkpoint_files
 from turnwise.training import trainer as module
 from turnwise.training.cold_start import demonstrated_tasks, require_demonstrations
 from turnwise.training.interruption import StopSignal
@@ -31,8 +32,11 @@ from turnwise.training.trainer import Trainer, run_training
 class Learners:
     """Learners whose state is which steps they have learnt, under which settings."""
 
+    world = 1
+
     def __init__(self, events):
         self.events, self.made, self.parts, self.state = events, [], {"optimizer"}, {}
+        self.kept = {}
 
     def make_learner(self, **settings):
         self.made.append(settings)
@@ -42,12 +46,15 @@ class Learners:
         self.events.append(f"learn {groups}")
         return Update(metrics={}, advantages=(), first_clip_fraction=0.25)
 
-    def state_dict(self):
-        return dict(self.state)
+    def full_state(self):
+        return {"learner": dict(self.state), "inactive": {}}
 
-    def load_state_dict(self, state):
-        assert self.parts <= state.keys(), "all that the learner has is given"
-        self.state = {name: state[name] for name in (*self.parts, "version")}
+    def keep_state(self):
+        self.kept = dict(self.state)
+
+    def restore(self, *, version, saved=None, shards=None):
+        assert shards is None
+        self.state = {**(self.kept if saved is None else saved["learner"]), "version": version}
 
 
 class Engine:
@@ -84,8 +91,8 @@ def make(tmp_path, monkeypatch):
     async def evaluate(*given, **more):
         return "result"
 
-    monkeypatch.setattr(module, "save_model", save_model)
-    monkeypatch.setattr(module, "load_weights", lambda model, folder: (folder / "weights").read_text())
+    monkeypatch.setattr(checkpoint_files, "save_model", save_model)
+    monkeypatch.setattr(checkpoint_files, "load_weights", lambda model, folder: (folder / "weights").read_text())
     monkeypatch.setattr(module, "evaluate", evaluate)
     monkeypatch.setattr(module, "measure_health", lambda *given: None)
 
@@ -265,18 +272,13 @@ def decided(trainer, **action):
     )
 
 
-def test_other_settings_keep_what_both_learners_have_and_remember_what_one_lacks(make):
-    """A critic that is not needed for a while comes back as it was."""
+def test_other_settings_make_another_learner_with_the_state_of_the_last_one(make):
     trainer = make()
     trainer._make_learner()
-    trainer.learners.state |= {"critic": "an old critic", "optimizer": "an old optimizer"}
+    trainer.learners.state["optimizer"] = "an old optimizer"
     asyncio.run(trainer._apply(decided(trainer, step=3)))
+    assert len(trainer.learners.made) == 2
     assert trainer.learners.state == {"optimizer": "an old optimizer", "version": 3}
-    assert trainer.inactive_state == {"critic": "an old critic"}
-    trainer.learners.parts = {"optimizer", "critic"}
-    asyncio.run(trainer._apply(decided(trainer, step=5)))
-    assert trainer.learners.state == {"optimizer": "an old optimizer", "critic": "an old critic", "version": 5}
-    assert trainer.inactive_state == {}
 
 
 def test_a_rollback_takes_the_learner_of_its_checkpoint(make):

@@ -7,6 +7,7 @@ next; the other ranks know nothing of a run but the calls they receive, so no tw
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -14,16 +15,18 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from turnwise.credit.settings import CreditSettings
-from turnwise.errors import TurnwiseError
+from turnwise.errors import RunError, TurnwiseError
 from turnwise.learner.batch import Batch
 from turnwise.learner.learner import Learner
 from turnwise.learner.parallel import SINGLE, Parallel, shard_among
+from turnwise.learner.saved_state import describe, named_tensors, read_state
 from turnwise.learner.settings import LearnerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
 from turnwise.learner.update import Update
 from turnwise.losses.settings import LossSettings
 from turnwise.models.loading import LoadedModel, load_model
 from turnwise.models.settings import ModelSettings
+from turnwise.models.shards import weights_of, write_shards
 from turnwise.types import Group
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class LearnerWorker:
         self.parallel, self.ledger = parallel, ledger
         self._model = model
         self._sft: SFTLearner | None = None
+        self._inactive: dict[str, object] = {}
+        """What a learner under other algorithm settings had (a critic, a reference) and the present one has not."""
         self.autocast: torch.dtype | None = None
         self.stopped = False
 
@@ -94,20 +99,53 @@ class LearnerWorker:
         self.parallel.publish(self.learner.model, self.model)
         return update
 
-    def state_dict(self) -> dict[str, object]:
-        return self.learner.state_dict()
+    def keep_state(self) -> None:
+        self._inactive |= self.learner.own_state()
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        self.learner.load_state_dict(state)
+    def restore(self, *, version: int, saved: Mapping[str, object] | None, shards: Path | None) -> None:
+        known = self._inactive
+        if saved is not None:
+            sections = self._read(saved, shards)
+            known = {**_section(sections, "inactive"), **_section(sections, "learner")}
+        own = self.learner.own_state()
+        self.learner.load_state_dict({**own, **known, "version": version})
+        self._inactive = {name: part for name, part in known.items() if name not in own}
+
+    def full_state(self) -> dict[str, object]:
+        return self.parallel.gather_state(self._own_state())
+
+    def write_shards(self, folder: Path, *, weights: bool) -> tuple[dict[str, object], dict[str, str]]:
+        state = self._own_state()
+        trained = self.learner.model if self._sft is None else self._sft.model
+        tensors = named_tensors(state) | (weights_of(trained) if weights else {})
+        written = write_shards(folder, tensors, rank=self.parallel.rank, world=self.parallel.world)
+        return describe(state), {name: digest for one in self.parallel.gather(written) for name, digest in one.items()}
+
+    def _own_state(self) -> dict[str, object]:
+        """The sections of a checkpoint, with this rank's part of each tensor."""
+        if self._sft is not None:
+            return {"sft": self._sft.own_state()}
+        return {"learner": self.learner.own_state(), "inactive": self._inactive}
+
+    def _read(self, saved: Mapping[str, object], shards: Path | None) -> Mapping[str, object]:
+        if shards is None:
+            return saved
+        return read_state(saved, shards, make_empty=self.parallel.make_empty, alone=self.parallel.world == 1)
 
     def begin_sft(
-        self, settings: SFTSettings, *, total_steps: int, seed: int, state: Mapping[str, object] | None
+        self,
+        settings: SFTSettings,
+        *,
+        total_steps: int,
+        seed: int,
+        saved: Mapping[str, object] | None,
+        shards: Path | None,
     ) -> None:
         self._sft = SFTLearner(
             self.model, settings, total_steps=total_steps, seed=seed, autocast=self.autocast, parallel=self.parallel
         )
-        if state is not None:
-            self._sft.load_state_dict(state)
+        if saved is not None:
+            self._sft.load_state_dict(_section(self._read(saved, shards), "sft"))
 
     def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         assert self._sft is not None, "begin_sft comes first"
@@ -118,10 +156,6 @@ class LearnerWorker:
         metrics = self._sft.finish()
         self.parallel.publish(self._sft.model, self.model)
         return metrics
-
-    def sft_state_dict(self) -> dict[str, object]:
-        assert self._sft is not None, "begin_sft comes first"
-        return self._sft.state_dict()
 
     def stop(self) -> None:
         self.stopped = True
@@ -202,18 +236,50 @@ class LearnerGroup:
         with learner.accounted():
             return self._run(partial(LearnerWorker.learn, batch=learner.lay_out(groups), seed=seed))
 
-    def state_dict(self) -> dict[str, object]:
-        """The learner's state for a checkpoint, in full."""
-        return self._run(LearnerWorker.state_dict)
+    def keep_state(self) -> None:
+        """Keeps the learner's state for the one that is made next, to be restored there."""
+        self._run(LearnerWorker.keep_state)
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        self._run(partial(LearnerWorker.load_state_dict, state=dict(state)))
+    def restore(self, *, version: int, saved: Mapping[str, object] | None = None, shards: Path | None = None) -> None:
+        """Goes on from the sections of a checkpoint, whose tensors may lie in `shards`, or from what was kept.
+
+        What this learner has no use for under its settings is kept, for one that has.
+        """
+        self._run(partial(LearnerWorker.restore, version=version, saved=saved, shards=shards))
+
+    def full_state(self) -> dict[str, object]:
+        """The sections of a checkpoint, `{"learner": ..., "inactive": ...}` or in SFT `{"sft": ...}`, in full."""
+        return self._run(LearnerWorker.full_state)
+
+    def write_shards(self, folder: Path, *, weights: bool) -> tuple[dict[str, object], dict[str, str]]:
+        """The same with tensors described, which all ranks write into `folder`; and the SHA-256 of its files.
+
+        With `weights`, the policy's weights are written there too.
+        """
+        described, digests = self._run(partial(LearnerWorker.write_shards, folder=folder, weights=weights))
+        if unseen := sorted(name for name in digests if not (folder / name).is_file()):
+            raise RunError(
+                f"{folder}: another process wrote {unseen[0]} to a disk that this one does not see: name a folder that "
+                "all machines share, or set checkpoint.format=whole"
+            )
+        return described, digests
+
+    @property
+    def world(self) -> int:
+        return self._parallel.world
 
     def begin_sft(
-        self, settings: SFTSettings, *, total_steps: int, seed: int = 0, state: Mapping[str, object] | None = None
+        self,
+        settings: SFTSettings,
+        *,
+        total_steps: int,
+        seed: int = 0,
+        saved: Mapping[str, object] | None = None,
+        shards: Path | None = None,
     ) -> None:
-        """Prepares supervised fine-tuning; with `state`, to go on from there, with the model's present weights."""
-        self._run(partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps, seed=seed, state=state))
+        """Prepares supervised fine-tuning; with a checkpoint's section, to go on from there, with present weights."""
+        begin = partial(LearnerWorker.begin_sft, settings=settings, total_steps=total_steps, seed=seed)
+        self._run(partial(begin, saved=saved, shards=shards))
 
     def sft_step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         """Launches a step on a batch, each rank on its share of the rows; the metrics of steps that are complete."""
@@ -223,10 +289,6 @@ class LearnerGroup:
         """The metrics of the steps still under way."""
         return self._run(LearnerWorker.finish_sft)
 
-    def sft_state_dict(self) -> dict[str, object]:
-        """The state of supervised fine-tuning for a checkpoint; no step may be under way."""
-        return self._run(LearnerWorker.sft_state_dict)
-
     def _run(self, call: Callable[[LearnerWorker], T]) -> T:
         """Makes a call on every rank at once, and returns this rank's result."""
         self._in_call = True  # and so it stays, should the call fail
@@ -234,6 +296,12 @@ class LearnerGroup:
         result = call(self._worker)
         self._in_call = False
         return result
+
+
+def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:
+    section = state[name]
+    assert isinstance(section, Mapping)
+    return section
 
 
 def follow(parallel: Parallel) -> None:

@@ -343,7 +343,11 @@ class Learner:
         return digest.hexdigest()
 
     def state_dict(self) -> dict[str, object]:
-        """All that the next update depends on, but for the policy's weights, which have a file of their own."""
+        """All that the next update depends on, but for the policy's weights; in full."""
+        return self.parallel.gather_state(self.own_state())
+
+    def own_state(self) -> dict[str, object]:
+        """The same with this rank's part of each tensor."""
         state: dict[str, object] = {"version": self.version, "optimizer": self.optimizer.state_dict()}
         if self.reference is not None:
             state["reference"] = self.reference.state_dict()
@@ -351,12 +355,11 @@ class Learner:
             assert self.critic_optimizer is not None
             state["critic"] = self.critic.state_dict()
             state["critic_optimizer"] = self.critic_optimizer.state_dict()
-        state |= shrunk_state(self.settings.tokens_per_microbatch, self.runner)
-        return self.parallel.gather_state(state)
+        return state | shrunk_state(self.settings.tokens_per_microbatch, self.runner)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Goes on from a state of a learner with the same settings; the policy's weights are loaded apart."""
-        absent = set(self.state_dict()) - set(state) - {"microbatch"}
+        """Goes on from a learner's state, in full or this rank's parts; the policy's weights are loaded apart."""
+        absent = set(self.own_state()) - set(state) - {"microbatch"}
         if absent:
             raise RunError(
                 f"the checkpoint holds no {', '.join(sorted(absent))}: resume with the credit and loss settings it "

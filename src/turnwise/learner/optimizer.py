@@ -8,7 +8,7 @@ Weights in half precision are rounded copies of float32 masters, in which steps 
 import copy
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,8 +98,7 @@ class Optimizer:
         self._adam.step()
         if self._rounded:
             parameters, masters = zip(*self._rounded, strict=True)
-            with torch.no_grad():
-                torch._foreach_copy_(parameters, masters)
+            self._copy(into=parameters, of=masters)
         self._adam.zero_grad(set_to_none=True)
         return norm
 
@@ -130,7 +129,12 @@ class Optimizer:
                 taken.append(torch.empty_like(master))
                 parameter.grad, master.grad = None, taken[-1]
         if given:
-            torch._foreach_copy_(taken, given)
+            self._copy(into=taken, of=given)
+
+    @torch.no_grad()
+    def _copy(self, *, into: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        """All at once; sharded tensors, which have no such operation, by this rank's parts of them."""
+        torch._foreach_copy_([*map(self._parallel.local, into)], [*map(self._parallel.local, of)])
 
     def state_dict(self) -> dict[str, object]:
         state: dict[str, object] = {"adam": self._adam.state_dict(), "skipped_in_a_row": self._skipped_in_a_row}

@@ -78,11 +78,10 @@ class SFTLearner:
         """The metrics of the steps still under way."""
         return self._settle(0)
 
-    def state_dict(self) -> dict[str, object]:
-        """All that the next step depends on, but for the weights, which have a file of their own."""
+    def own_state(self) -> dict[str, object]:
+        """All that the next step depends on, but for the weights, with this rank's part of each tensor."""
         assert not self._launched, "finish comes first: a step under way may turn out to be skipped"
-        state = {"optimizer": self._optimizer.state_dict(), **shrunk_state(self._asked_tokens, self._runner)}
-        return self._parallel.gather_state(state)
+        return {"optimizer": self._optimizer.state_dict(), **shrunk_state(self._asked_tokens, self._runner)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a state of the same settings; the weights are loaded before this learner is made."""

@@ -4,7 +4,9 @@ Invariant: what `save_model` writes is loaded by transformers' Auto classes, and
 A source that cannot be loaded is a one-line error before anything slow starts.
 """
 
+import copy
 import importlib.util
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,15 @@ import transformers
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HTTPError, RepositoryNotFoundError  # type: ignore[attr-defined] # httpx's, or httpx2's
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from turnwise.errors import ModelError
 from turnwise.models.gguf_cache import converted_folder, is_converted, keep_conversion
@@ -29,6 +39,7 @@ from turnwise.models.lora import (
     save_adapter,
 )
 from turnwise.models.settings import SMALL, ModelSettings
+from turnwise.models.shards import load_sharded_weights, shards_beside
 from turnwise.models.small import build_small, train_tokenizer
 
 if TYPE_CHECKING:
@@ -96,14 +107,23 @@ def load_model(
     return LoadedModel(model=model.to(device).eval(), tokenizer=tokenizer, context_limit=limit)
 
 
-def save_model(model: "PreTrainedModel | PeftModel", tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save_model(
+    model: "PreTrainedModel | PeftModel", tokenizer: PreTrainedTokenizerFast, folder: Path, *, weights: bool = True
+) -> None:
     """Writes a folder that `AutoModelForCausalLM` and `AutoTokenizer` load as they are.
+
+    Without `weights`, which lie in shards beside it then, it holds all but them, and `load_model` loads it.
 
     A model with adapters is written merged; `adapter/` beneath it holds the adapter alone, from which training
     resumes on the untouched weights of `model.name`: the merged ones would give other sums.
     """
     with _no_progress_bars():
-        if has_lora(model):
+        if not weights:
+            assert not has_lora(model), "adapters are saved whole"
+            _describe(model).save_pretrained(folder)
+            if model.generation_config is not None:
+                model.generation_config.save_pretrained(folder)
+        elif has_lora(model):
             model.get_base_model().save_pretrained(folder, state_dict=merged_weights(model))
             save_adapter(model, folder / ADAPTER_FOLDER)
         else:
@@ -118,6 +138,9 @@ def load_weights(model: "PreTrainedModel | PeftModel", folder: Path) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} holds no saved model: name a checkpoint of this run")
+    if (shards := shards_beside(folder)) is not None:
+        load_sharded_weights(model, shards)
+        return
     with _no_progress_bars(), _one_line(str(folder)):
         saved, report = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
     _require_complete(str(folder), report)
@@ -145,6 +168,8 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
     else:
         source, options = _require_pretrained("model.name", settings.name, "config.json"), {}
     tokenizer = _load_tokenizer(settings.tokenizer) if settings.tokenizer else _load_tokenizer(source, **options)
+    if (shards := shards_beside(Path(source))) is not None:
+        return _load_sharded(Path(source), shards, dtype), tokenizer
     with _no_progress_bars(), _one_line(settings.name):
         model, report = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options, **_dense(options)
@@ -159,6 +184,34 @@ def _load_pretrained(settings: ModelSettings, dtype: torch.dtype) -> tuple[PreTr
     if options and converted is not None and settings.tokenizer is None:
         keep_conversion(converted, lambda folder: save_model(model, tokenizer, folder))
     return model, tokenizer
+
+
+def write_whole(folder: Path, target: Path) -> None:
+    """Writes the model of a checkpoint, its weights in shards or not, as `save_model` does."""
+    if (shards := shards_beside(folder)) is None:
+        shutil.copytree(folder, target)
+        return
+    with _one_line(str(folder)):
+        dtype: torch.dtype = getattr(torch, str(AutoConfig.from_pretrained(folder).dtype).removeprefix("torch."))
+    save_model(_load_sharded(folder, shards, dtype), _load_tokenizer(str(folder)), target)
+
+
+def _describe(model: PreTrainedModel) -> PreTrainedConfig:
+    """The configuration as `save_pretrained` would write it beside the weights."""
+    described = copy.deepcopy(model.config)
+    described.architectures = [type(model).__name__]
+    described.dtype = str(model.dtype).removeprefix("torch.")
+    return described
+
+
+def _load_sharded(folder: Path, shards: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a checkpoint whose weights lie in shards beside its configuration."""
+    with _one_line(str(folder)):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+    load_sharded_weights(model, shards)
+    return model
 
 
 def _load_tokenizer(source: str, **options: str) -> PreTrainedTokenizerFast:

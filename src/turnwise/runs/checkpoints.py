@@ -40,15 +40,17 @@ class Checkpoints:
         self.keep = keep
         self._held: set[int] = set()
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Has `write` fill a new folder, makes it the checkpoint of `step`, and prunes old ones."""
+    def save(self, step: int, write: Callable[[Path], Mapping[str, str] | None]) -> Path:
+        """Has `write` fill a new folder, makes it the checkpoint of `step`, and prunes old ones.
+
+        It may return the SHA-256 of files that are on the disk already, by their names within the folder.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         target, temporary = self._name(step), self.folder / f".step-{step:06d}.tmp"
         temporary.mkdir()
         try:
-            write(temporary)
-            write_manifest(temporary, step)
+            write_manifest(temporary, step, known=write(temporary) or {})
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

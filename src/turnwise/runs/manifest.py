@@ -7,9 +7,10 @@ count.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 from turnwise.runs.files import sync
 
@@ -18,14 +19,17 @@ _THREADS = 4
 """Hashing and waiting for the disk both release Python's lock: the large files of a checkpoint share the time."""
 
 
-def write_manifest(folder: Path, step: int) -> None:
-    """Flushes all files of a new checkpoint to the disk, and lists them in its manifest."""
-    files = list(_files_of(folder))
+def write_manifest(folder: Path, step: int, known: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Flushes all files of a new checkpoint to the disk, and lists them in its manifest.
+
+    Those of which the hash is `known`, by their names, were hashed and flushed by the processes that wrote them.
+    """
+    names = {file.relative_to(folder).as_posix(): file for file in _files_of(folder)}
+    own = [name for name in names if name not in known]
     with ThreadPoolExecutor(_THREADS) as pool:
-        hashes = list(pool.map(_flush_and_hash, files))
+        hashes = dict(zip(own, pool.map(_flush_and_hash, (names[name] for name in own)), strict=True))
     entries = {
-        file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": digest}
-        for file, digest in zip(files, hashes, strict=True)
+        name: {"bytes": file.stat().st_size, "sha256": known.get(name) or hashes[name]} for name, file in names.items()
     }
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"step": step, "files": entries}, indent=2), encoding="utf-8")

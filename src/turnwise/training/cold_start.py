@@ -17,10 +17,10 @@ from turnwise.config import Config
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import SFTSettings
-from turnwise.models.loading import load_weights, save_model
-from turnwise.runs import Checkpoints, RunDirectory, load_state, read_trajectories, save_state
+from turnwise.runs import Checkpoints, RunDirectory, read_trajectories, save_state
 from turnwise.seeds import derive_seed
 from turnwise.training.build import Components
+from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint, write_checkpoint, writes_shards
 from turnwise.training.interruption import StopSignal
 from turnwise.training.recorder import Recorder
 from turnwise.training.sft import count_sft_steps, draw_demonstrated, play_expert, read_chats, run_sft
@@ -49,7 +49,8 @@ class ColdStart:
         self._checkpoints = Checkpoints(directory.sft_checkpoints, keep=config.checkpoint.keep)
         self._resumed, self._done = False, 0
         """Whether this process goes on from a checkpoint, and after how many steps."""
-        self._state: Mapping[str, object] | None = None
+        self._saved: CheckpointState | None = None
+        self._sharded = writes_shards(config, learners)
         self._stored: Sequence[Trajectory] | None = None
         self._hash = ""
 
@@ -58,16 +59,13 @@ class ColdStart:
         last = self._checkpoints.newest_whole()
         if last is None:
             return False
-        state = load_state(last / "state.pt")
-        done, learner = state["step"], state["sft"]
+        saved = read_checkpoint(last, self._parts.loaded)
+        done = saved.state["step"]
         assert isinstance(done, int)
-        assert learner is None or isinstance(learner, dict)
         self._checkpoints.set_aside_after(done)
         self._checkpoints.hold(done)
-        if done:
-            load_weights(self._parts.loaded.model, last / "model")
-        self._resumed, self._done, self._state = True, done, learner
-        self._stored = self._read_stored(str(state["demonstrations"]))
+        self._resumed, self._done, self._saved = True, done, saved if done else None
+        self._stored = self._read_stored(str(saved.state["demonstrations"]))
         return True
 
     async def run(self) -> None:
@@ -91,7 +89,7 @@ class ColdStart:
             self._settings,
             seed=self._seed,
             done=self._done,
-            state=self._state,
+            saved=self._saved,
             pause=self._pause,
             pauses=self._is_due,
         )
@@ -140,12 +138,13 @@ class ColdStart:
 
     def _save(self, step: int) -> None:
         self._recorder.flush()
-        state = {"step": step, "sft": self._learners.sft_state_dict() if step else None, "demonstrations": self._hash}
+        state = {"step": step, "demonstrations": self._hash}
 
-        def write(folder: Path) -> None:
+        def write(folder: Path) -> Mapping[str, str]:
             if step:
-                save_model(self._parts.loaded.model, self._parts.loaded.tokenizer, folder / "model")
-            save_state(folder / "state.pt", state)
+                return write_checkpoint(folder, state, self._parts.loaded, self._learners, sharded=self._sharded)
+            save_state(folder / "state.pt", {**state, "sft": None})
+            return {}
 
         with self._parts.ledger.spend("checkpoint"):
             self._checkpoints.save(step, write)

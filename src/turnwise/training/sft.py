@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from turnwise.agents import DemonstratingExpert
@@ -23,6 +23,7 @@ from turnwise.rollout import Limits, Shuffled, report_failures, run_episode
 from turnwise.rollout.limits import limits_for
 from turnwise.rollout.mixture_sampler import share_out
 from turnwise.seeds import derive_seed
+from turnwise.training.checkpoint_files import CheckpointState
 from turnwise.training.forked import map_forked
 from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
 
@@ -141,17 +142,18 @@ def run_sft(
     *,
     seed: int,
     done: int = 0,
-    state: Mapping[str, object] | None = None,
+    saved: CheckpointState | None = None,
     pause: Callable[[int], None] | None = None,
     pauses: Callable[[int], bool] = lambda step: False,
 ) -> Iterator[dict[str, float]]:
     """Trains the model in place, one optimizer step per value: `{"sft/loss": 1.7, "sft/grad_norm": .4, ...}`.
 
-    It goes on after the first `done` steps from their `state`. After each step that `pauses` chooses, `pause(step)`
-    is called while no step is under way: the moment to save.
+    It goes on after the first `done` steps from what was `saved` of them. After each step that `pauses` chooses,
+    `pause(step)` is called while no step is under way: the moment to save.
     """
     steps = count_sft_steps(len(demonstrations), settings)
-    learners.begin_sft(settings, total_steps=steps, seed=seed, state=state)
+    sections, shards = (None, None) if saved is None else (saved.sections("sft"), saved.shards)
+    learners.begin_sft(settings, total_steps=steps, seed=seed, saved=sections, shards=shards)
     order = Shuffled(demonstrations, per_step=settings.batch, seed=derive_seed(seed, "imitation"))
     tokens: deque[float] = deque()  # of the steps under way
     for step in range(done, steps):

@@ -6,7 +6,7 @@ else is derived from the seed, so a run that was killed and resumed equals one t
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
-from turnwise.models.loading import load_weights, save_model
 from turnwise.plugins import describe_sources
 from turnwise.rollout import RolloutBatch
 from turnwise.runs import (
@@ -28,10 +27,8 @@ from turnwise.runs import (
     Display,
     RunDirectory,
     capture_rng,
-    load_state,
     make_display,
     restore_rng,
-    save_state,
     seed_globals,
 )
 from turnwise.runs.directory import Resume
@@ -43,6 +40,7 @@ from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health
 from turnwise.training.build import Components, assemble, record_env
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
+from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint, write_checkpoint, writes_shards
 from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
@@ -164,8 +162,6 @@ class Trainer:
         """The step of the newest checkpoint."""
         self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
         self.decision = self.controller.current
-        self.inactive_state: Mapping[str, object] = {}
-        """What a learner under other algorithm settings has (a critic, a reference) and the current one has not."""
 
     async def run(self) -> None:
         """SFT, then steps of reinforcement learning, each diagnosed, evaluated and saved when it is due."""
@@ -271,13 +267,13 @@ class Trainer:
         action = decision.action
         if action is None:
             return
+        saved = None
         if action.rollback_to is None:
-            known = {**self.inactive_state, **self.learners.state_dict()}
+            self.learners.keep_state()
         else:
-            state = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
-            known = {**_section(state, "inactive"), **_section(state, "learner")}
+            saved = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
             await self.rollouts.roll_back()
-        self._continue_learner(known, version=action.step)
+        self._continue_learner(saved, version=action.step)
 
     async def _evaluate(self, stage: str, step: int) -> None:
         """Held-out success, on the same tasks with the same episode seeds every time."""
@@ -299,28 +295,26 @@ class Trainer:
         self.recorder.record_evaluation(stage, step, result)
 
     def _restore(self, checkpoint: Path) -> int:
-        state = self._load_checkpoint(checkpoint)
-        step = state["step"]
+        saved = self._load_checkpoint(checkpoint)
+        step = saved.state["step"]
         assert isinstance(step, int)
         self.checkpoints.set_aside_after(step)
         self.checkpoints.hold(step)
         if self.cold_start is not None:
             self.cold_start.remove_checkpoints()
         self.saved = step
-        self.rollouts.load_state_dict(_section(state, "sampler"))
-        self.controller.load_state_dict(_section(state, "stability"))
+        self.rollouts.load_state_dict(saved.section("sampler"))
+        self.controller.load_state_dict(saved.section("stability"))
         self.decision = self.controller.current
         self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
-        self._continue_learner({**_section(state, "inactive"), **_section(state, "learner")}, version=step)
-        restore_rng(state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
+        self._continue_learner(saved, version=step)
+        restore_rng(saved.state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         self.recorder.resume(step, finished=step >= self.config.steps)
         return step
 
-    def _load_checkpoint(self, checkpoint: Path) -> dict[str, object]:
-        """Loads a checkpoint's weights into the model and returns its state."""
+    def _load_checkpoint(self, checkpoint: Path) -> CheckpointState:
         with self.ledger.spend("checkpoint"):
-            load_weights(self.parts.loaded.model, checkpoint / "model")
-            return load_state(checkpoint / "state.pt")
+            return read_checkpoint(checkpoint, self.parts.loaded)
 
     def _make_learner(self) -> None:
         """Makes a learner under the decision in force."""
@@ -336,31 +330,30 @@ class Trainer:
                 total_steps=self.config.steps,
             )
 
-    def _continue_learner(self, state: Mapping[str, object], *, version: int) -> None:
-        """Makes a learner under the decision in force that continues from the run's earlier learners."""
+    def _continue_learner(self, saved: CheckpointState | None, *, version: int) -> None:
+        """Makes a learner under the decision in force that continues from a checkpoint, or from the one before it."""
         self._make_learner()
-        own = self.learners.state_dict()
-        self.learners.load_state_dict({**own, **state, "version": version})
-        self.inactive_state = {name: part for name, part in state.items() if name not in own}
+        if saved is None:
+            self.learners.restore(version=version)
+        else:
+            sections = saved.sections("learner", "inactive")
+            self.learners.restore(version=version, saved=sections, shards=saved.shards)
 
     def _save(self, step: int) -> None:
         assert not self.rollouts.waiting, "samples that wait would be lost"
         self.recorder.flush()
         state = {
             "step": step,
-            "learner": self.learners.state_dict(),
-            "inactive": dict(self.inactive_state),
             "sampler": self.rollouts.state_dict(),
             "stability": self.controller.state_dict(),
             "rng": dict(capture_rng()),
         }
-
-        def write(folder: Path) -> None:
-            save_model(self.parts.loaded.model, self.parts.loaded.tokenizer, folder / "model")
-            save_state(folder / "state.pt", state)
-
+        sharded = writes_shards(self.config, self.learners)
         with self.ledger.spend("checkpoint"):
-            saved = self.checkpoints.save(step, write)
+            saved = self.checkpoints.save(
+                step,
+                lambda folder: write_checkpoint(folder, state, self.parts.loaded, self.learners, sharded=sharded),
+            )
             self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
         self.saved = step
         if step == 0 and self.cold_start is not None:
@@ -372,9 +365,3 @@ class Trainer:
 
     def _seed(self, *parts: int | str) -> int:
         return derive_seed(self.config.seed, *parts)
-
-
-def _section(state: Mapping[str, object], name: str) -> Mapping[str, object]:
-    section = state[name]
-    assert isinstance(section, Mapping)
-    return section

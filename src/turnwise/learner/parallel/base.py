@@ -73,7 +73,15 @@ class Parallel(Protocol):
         ...
 
     def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a tensor that is known in full, spread as `like` is."""
+        """This rank's part of a tensor that is known in full, spread as `like` is; one that is spread stays so."""
+        ...
+
+    def make_empty(self, described: torch.Tensor) -> torch.Tensor:
+        """Room for a tensor of this shape and dtype, or for this rank's part of it, to be read from shards."""
+        ...
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part as a tensor that knows of no others; it shares its memory."""
         ...
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
@@ -136,6 +144,12 @@ class SingleProcess:
         return tensor
 
     def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def make_empty(self, described: torch.Tensor) -> torch.Tensor:
+        return torch.empty(described.shape, dtype=described.dtype)
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:

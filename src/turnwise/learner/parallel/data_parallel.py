@@ -162,6 +162,12 @@ class DataParallel:
     def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return tensor
 
+    def make_empty(self, described: torch.Tensor) -> torch.Tensor:
+        return torch.empty(described.shape, dtype=described.dtype)
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return dict(state)  # every rank holds all of it
 

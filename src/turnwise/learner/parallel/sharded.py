@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 
 from turnwise.compute.layers import find_layers
 from turnwise.compute.score import ENTRY
@@ -57,8 +57,9 @@ class Sharded:
     def prepare(self, module: M) -> M:
         """A sharded copy, with rank 0's weights; layers are gathered one by one, and all else with the whole."""
         sharded = _copy_to_cpu(module)
-        for layer in find_layers(sharded):
-            fully_shard(layer, mesh=self.mesh)
+        # What is gathered together has one dtype: a critic's head of float32 stands on a backbone of bfloat16.
+        for part in (*_of_other_dtype(sharded), *find_layers(sharded)):
+            fully_shard(part, mesh=self.mesh)
         # By default the root keeps its weights gathered after a forward, and would miss a reference put in their place.
         fully_shard(sharded, mesh=self.mesh, reshard_after_forward=True)
         setattr(sharded, ENTRY, MethodType(_enter, sharded))
@@ -101,9 +102,20 @@ class Sharded:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def place(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DTensor):
+            return tensor if isinstance(like, DTensor) else self.whole(tensor)
         if not isinstance(like, DTensor) or tensor.shape != like.shape:
             return tensor
         return distribute_tensor(tensor.to(self.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    def make_empty(self, described: torch.Tensor) -> torch.Tensor:
+        """Spread as `fully_shard` spreads weights: by rows."""
+        if not described.ndim:
+            return torch.empty((), dtype=described.dtype)
+        return empty(described.shape, dtype=described.dtype, device_mesh=self.mesh, placements=[Shard(0)])
+
+    def local(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return {name: self._gathered(value) for name, value in state.items()}
@@ -139,7 +151,7 @@ class Sharded:
 
     def _gathered(self, value: object) -> object:
         if isinstance(value, torch.Tensor):
-            return self.whole(value).cpu()
+            return self.whole(value.detach()).cpu()
         if isinstance(value, Mapping):
             return {key: self._gathered(inner) for key, inner in value.items()}
         if isinstance(value, list):
@@ -150,6 +162,12 @@ class Sharded:
 def _enter(module: nn.Module, function: Callable[..., T], *args: object) -> T:
     """Runs a function of a sharded module between the hooks of its forward, which gather the weights it needs."""
     return function(module, *args)
+
+
+def _of_other_dtype(module: nn.Module) -> list[nn.Module]:
+    """The innermost modules whose own weights are of another dtype than the module's first."""
+    usual = next(module.parameters()).dtype
+    return [part for part in module.modules() if any(p.dtype != usual for p in part.parameters(recurse=False))]
 
 
 def _copy_to_cpu(module: M) -> M:
