@@ -30,5 +30,6 @@ class Critic(nn.Module):
     def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
         """The value [B, W] of the state after each token of ids [B, W]; the token at t was sampled in that of t − 1."""
         hidden = hidden_states(self.backbone, ids, positions)  # [B, W, H]
-        value: torch.Tensor = self.head(hidden.to(self.head.weight.dtype))  # [B, W, 1]
-        return value.sum(-1)  # [B, W], and no view, which a sharded module must not return
+        value: torch.Tensor = self.head(hidden.flatten(0, 1).to(self.head.weight.dtype))  # [B·W, 1]
+        # Neither the head nor the critic returns a view, which a sharded module must not.
+        return value.unflatten(0, hidden.shape[:2]).sum(-1)  # [B, W]
