@@ -220,6 +220,7 @@ def test_only_this_room_asks_how_many_processes_there_are():
         for path in source.rglob("*.py")
         if re.search(r"torch\.distributed|parallel\.world\b", path.read_text(encoding="utf-8"))
     }
+    asking.remove("models/shards.py")  # a file format of torch.distributed's: it is given ranks, and asks for none
     assert asking == {"learner/parallel/data_parallel.py", "learner/parallel/sharded.py"}
 
 

@@ -32,7 +32,7 @@ from turnwise.training.trainer import Trainer, run_training
 class Learners:
     """Learners whose state is which steps they have learnt, under which settings."""
 
-    world = 1
+    is_sharded = False
 
     def __init__(self, events):
         self.events, self.made, self.parts, self.state = events, [], {"optimizer"}, {}

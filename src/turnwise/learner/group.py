@@ -26,7 +26,7 @@ from turnwise.learner.update import Update
 from turnwise.losses.settings import LossSettings
 from turnwise.models.loading import LoadedModel, load_model
 from turnwise.models.settings import ModelSettings
-from turnwise.models.shards import weights_of, write_shards
+from turnwise.models.shards import weights_of
 from turnwise.types import Group
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ class LearnerWorker:
         state = self._own_state()
         trained = self.learner.model if self._sft is None else self._sft.model
         tensors = named_tensors(state) | (weights_of(trained) if weights else {})
-        written = write_shards(folder, tensors, rank=self.parallel.rank, world=self.parallel.world)
-        return describe(state), {name: digest for one in self.parallel.gather(written) for name, digest in one.items()}
+        return describe(state), self.parallel.write_shards(folder, tensors)
 
     def _own_state(self) -> dict[str, object]:
         """The sections of a checkpoint, with this rank's part of each tensor."""
@@ -130,7 +129,7 @@ class LearnerWorker:
     def _read(self, saved: Mapping[str, object], shards: Path | None) -> Mapping[str, object]:
         if shards is None:
             return saved
-        return read_state(saved, shards, make_empty=self.parallel.make_empty, alone=self.parallel.world == 1)
+        return read_state(saved, shards, self.parallel)
 
     def begin_sft(
         self,
@@ -265,8 +264,9 @@ class LearnerGroup:
         return described, digests
 
     @property
-    def world(self) -> int:
-        return self._parallel.world
+    def is_sharded(self) -> bool:
+        """Whether all ranks share one copy of the model."""
+        return self._worker.parallel.is_sharded
 
     def begin_sft(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from turnwise.models.shards import read_shards
+from turnwise.learner.parallel import Parallel
 
 
 def describe(state: Mapping[str, object]) -> dict[str, object]:
@@ -29,16 +29,10 @@ def named_tensors(state: Mapping[str, object]) -> dict[str, torch.Tensor]:
     return found
 
 
-def read_state(
-    described: Mapping[str, object],
-    shards: Path,
-    *,
-    make_empty: Callable[[torch.Tensor], torch.Tensor],
-    alone: bool,
-) -> dict[str, object]:
-    """The state of a description; `make_empty` gives the tensor to fill, or this rank's part, for a described one."""
-    state = _mapped(described, lambda name, tensor: make_empty(tensor))
-    read_shards(shards, named_tensors(state), alone=alone)
+def read_state(described: Mapping[str, object], shards: Path, parallel: Parallel) -> dict[str, object]:
+    """The state of a description, or this rank's part of it."""
+    state = _mapped(described, lambda name, tensor: parallel.make_empty(tensor))
+    parallel.read_shards(shards, named_tensors(state))
     return state
 
 

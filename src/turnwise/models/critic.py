@@ -32,4 +32,4 @@ class Critic(nn.Module):
         hidden = hidden_states(self.backbone, ids, positions)  # [B, W, H]
         value: torch.Tensor = self.head(hidden.flatten(0, 1).to(self.head.weight.dtype))  # [B·W, 1]
         # Neither the head nor the critic returns a view, which a sharded module must not.
-        return value.unflatten(0, hidden.shape[:2]).sum(-1)  # [B, W]
+        return value.reshape(*hidden.shape[:2], 1).sum(-1)  # [B, W]

@@ -19,7 +19,7 @@ from turnwise.runs import load_state, save_state
 def writes_shards(config: Config, learners: LearnerGroup) -> bool:
     """Whether all ranks write; by default where they share one copy of the model."""
     asked = config.checkpoint.format
-    return asked == "sharded" or (asked == "auto" and config.learner.shard and learners.world > 1)
+    return asked == "sharded" or (asked == "auto" and learners.is_sharded)
 
 
 def write_checkpoint(

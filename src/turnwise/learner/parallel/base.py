@@ -6,10 +6,13 @@ average of averages, no row is added to make shares even, and the number of rank
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
+
+from turnwise.models.shards import read_shards, write_shards
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -27,6 +30,11 @@ class Parallel(Protocol):
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which samples, records and writes."""
+        ...
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranks share one copy of a model."""
         ...
 
     def prepare(self, module: M) -> M:
@@ -88,6 +96,14 @@ class Parallel(Protocol):
         """A checkpoint's state with every tensor in full; rank 0's is the one to write."""
         ...
 
+    def write_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """Has every rank write its part of these tensors; the SHA-256 of all files, by name."""
+        ...
+
+    def read_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Fills these tensors, each whole or this rank's part, however many ranks wrote them."""
+        ...
+
     def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         """Loads a state, in full and the same on every rank, into a prepared module."""
         ...
@@ -111,6 +127,7 @@ class SingleProcess:
     rank = 0
     world = 1
     is_main = True
+    is_sharded = False
 
     def prepare(self, module: M) -> M:
         return module
@@ -154,6 +171,12 @@ class SingleProcess:
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return dict(state)
+
+    def write_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        return write_shards(folder, tensors, rank=0, world=1)
+
+    def read_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        read_shards(folder, tensors, alone=True)
 
     def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         module.load_state_dict(state)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.learner.parallel.base import SINGLE, Parallel
+from turnwise.models.shards import read_shards, write_shards
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -100,6 +102,10 @@ class DataParallel:
     def is_main(self) -> bool:
         return self.rank == 0
 
+    @property
+    def is_sharded(self) -> bool:
+        return False
+
     def prepare(self, module: M) -> M:
         with _peers_alive(), torch.no_grad():
             for tensor in module.state_dict().values():
@@ -170,6 +176,15 @@ class DataParallel:
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return dict(state)  # every rank holds all of it
+
+    def write_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        with _peers_alive():
+            written = write_shards(folder, tensors, rank=self.rank, world=self.world)
+        return {name: digest for one in self.gather(written) for name, digest in one.items()}
+
+    def read_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        with _peers_alive():
+            read_shards(folder, tensors, alone=False)
 
     def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         module.load_state_dict(state)

@@ -8,6 +8,7 @@ whole on rank 0, for its engine to sample from, and gets the new weights by `pub
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MethodType
 from typing import TypeVar
 
@@ -53,6 +54,10 @@ class Sharded:
     @property
     def is_main(self) -> bool:
         return self.ranks.is_main
+
+    @property
+    def is_sharded(self) -> bool:
+        return True
 
     def prepare(self, module: M) -> M:
         """A sharded copy, with rank 0's weights; layers are gathered one by one, and all else with the whole."""
@@ -119,6 +124,12 @@ class Sharded:
 
     def gather_state(self, state: Mapping[str, object]) -> dict[str, object]:
         return {name: self._gathered(value) for name, value in state.items()}
+
+    def write_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        return self.ranks.write_shards(folder, tensors)
+
+    def read_shards(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.ranks.read_shards(folder, tensors)
 
     def load(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
