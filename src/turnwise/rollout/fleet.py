@@ -6,6 +6,7 @@ The scheduler knows a worker by its protocol alone: this process, an actor on an
 """
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import deque
@@ -125,7 +126,11 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert workers, "a fleet has a worker"
-        self._members = [_Member(worker, clock) for worker in workers]
+        self._members = [_Member(number, worker, clock) for number, worker in enumerate(workers)]
+        self._offers: list[tuple[float, int]] = []
+        """A heap of (load, number) of workers with a place; outdated ones are dropped when they come up."""
+        for member in self._members:
+            self._offer(member)
         self._retry_seconds, self._patience = retry_seconds, patience
         self._newest: tuple[Mapping[str, torch.Tensor], int] | None = None
         self._queue: deque[asyncio.Future[_Member]] = deque()
@@ -211,15 +216,37 @@ class Fleet:
 
     def _assign(self) -> None:
         """Gives waiting jobs the places there are."""
-        while self._queue and (free := [member for member in self._members if member.free]):
-            place = self._queue.popleft()
-            if not place.done():  # else its job was cancelled
-                member = min(free, key=lambda member: member.load)
+        while self._queue:
+            if self._queue[0].done():  # its job was cancelled
+                self._queue.popleft()
+            elif (member := self._least_busy()) is not None:
                 member.enter()
-                place.set_result(member)
+                self._offer(member)
+                self._queue.popleft().set_result(member)
+            else:
+                return
+
+    def _least_busy(self) -> "_Member | None":
+        """The worker with the least load that has a place, the first of equals."""
+        while self._offers:
+            load, number = self._offers[0]
+            member = self._members[number]
+            if member.free and member.load == load:
+                return member
+            heapq.heappop(self._offers)  # of before its load changed
+        return None
+
+    def _offer(self, member: "_Member") -> None:
+        """Has a worker considered with the load it has now: looking at hundreds of them for each job takes too long."""
+        if len(self._offers) > 8 * len(self._members):  # most are outdated
+            self._offers = [(one.load, one.number) for one in self._members if one.free and one is not member]
+            heapq.heapify(self._offers)
+        if member.free:
+            heapq.heappush(self._offers, (member.load, member.number))
 
     def _free(self, member: "_Member") -> None:
         member.leave()
+        self._offer(member)
         self._assign()
 
     def _lose(self, member: "_Member", lost: WorkerLost) -> None:
@@ -247,6 +274,7 @@ class Fleet:
             except WorkerLost:
                 await asyncio.sleep(self._retry_seconds)
         member.present = True
+        self._offer(member)
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
@@ -266,8 +294,8 @@ class Fleet:
 class _Member:
     """One worker, and what the scheduler knows of it."""
 
-    def __init__(self, worker: RolloutWorker, clock: Callable[[], float]) -> None:
-        self.worker, self._clock = worker, clock
+    def __init__(self, number: int, worker: RolloutWorker, clock: Callable[[], float]) -> None:
+        self.number, self.worker, self._clock = number, worker, clock
         self.present = True
         self.jobs = 0
         self._busy, self._since = 0.0, 0.0

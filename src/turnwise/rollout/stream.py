@@ -8,9 +8,10 @@ waited for; so a slow group is passed over while it has time, and never starved.
 import asyncio
 import logging
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from turnwise.agents.base import Agent
@@ -48,6 +49,26 @@ class _Play:
         return self.task.done()
 
 
+class _Awaited:
+    """What a batch still lacks, counted down."""
+
+    def __init__(self, *, step: int, due: int, others: int, show: Callable[[int], None]) -> None:
+        """Groups begun with the version `step` or an older one are due; `show` takes the episodes that have ended."""
+        self._step, self._due, self._others, self._show = step, due, others, show
+        self._episodes = 0
+        self.enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def count(self, play: _Play, *, failed: bool) -> None:
+        if play.version <= self._step:
+            self._due -= 1
+        else:
+            self._others -= 1
+        self._episodes += play.job.group_size
+        self._show(self._episodes)
+        if (failed or (self._due <= 0 and self._others <= 0)) and not self.enough.done():
+            self.enough.set_result(None)
+
+
 class RolloutStream:
     """Plays tasks ahead of the learner; `task_sampler` draws them."""
 
@@ -80,6 +101,7 @@ class RolloutStream:
         """Still playing, and too old to be learnt from once they end."""
         self._dropped: list[Group] = []
         """Ended too late, or before a rollback; they join the next batch without being learnt from."""
+        self._awaited: _Awaited | None = None
         self._last_batch = 0.0
 
     @property
@@ -174,12 +196,15 @@ class RolloutStream:
                 number, self._next = self._next, self._next + 1
             job = make_job(self._env, self.task_sampler.task(place), self._settings, seed=self._seed, index=number)
             task = asyncio.get_running_loop().create_task(self.fleet.play(job))
-            self._begun.append(_Play(number=number, place=place, job=job, version=self._version, task=task))
+            play = _Play(number=number, place=place, job=job, version=self._version, task=task)
+            task.add_done_callback(partial(self._note_end, play))
+            self._begun.append(play)
         self._begun.sort(key=lambda play: play.number)
 
     async def _take(self, step: int, progress: Callable[[int, int], None]) -> list[Group]:
         """As many groups as a step has: those whose last step this is, then others that have ended."""
         wanted, patience = self._settings.groups_per_step, self._settings.straggler_seconds
+        total = wanted * self._settings.group_size
         self._drop_overtaken(step)
         self._begin(max(self._in_reach(step), wanted))
         clock = asyncio.get_running_loop().time
@@ -187,18 +212,22 @@ class RolloutStream:
         while True:
             chosen = self._choose(step, wanted)
             ended = [play for play in chosen if play.done]
-            progress(sum(play.job.group_size for play in ended), wanted * self._settings.group_size)
+            progress(sum(play.job.group_size for play in ended), total)
             if len(ended) == wanted:
                 break
             left = None if until is None else until - clock()
             if left is not None and left <= 0:
                 self._drop_stragglers(step)
-                until, left = None, None
-            await asyncio.wait(
-                [play.task for play in self._begun if not play.done],
-                timeout=left,
-                return_when=asyncio.FIRST_COMPLETED,
+                until = None
+                continue
+            shown = sum(play.job.group_size for play in ended)
+            awaited = _Awaited(
+                step=step - self._settings.staleness,
+                due=len(chosen) - len(ended),
+                others=wanted - len(chosen),
+                show=partial(_show_more, progress, shown, total),
             )
+            await self._wait_for(awaited, left)
         taken = {play.number for play in chosen}
         self._begun = [play for play in self._begun if play.number not in taken]
         chosen.sort(key=lambda play: play.number)
@@ -206,6 +235,23 @@ class RolloutStream:
         report_failures([one for group in groups for one in group.trajectories], most=self._settings.max_failures)
         self.task_sampler.learn([play.place for play in chosen], groups)
         return groups
+
+    async def _wait_for(self, awaited: "_Awaited", seconds: float | None) -> None:
+        """Until as many groups have ended as a batch lacks at the least, one has failed, or the time is up.
+
+        Groups are counted as they end: thousands are under way, and looking at all of them for each would take longer
+        than they play.
+        """
+        self._awaited = awaited
+        try:
+            await asyncio.wait([awaited.enough], timeout=seconds)
+        finally:
+            awaited.enough.cancel()
+            self._awaited = None
+
+    def _note_end(self, play: _Play, task: asyncio.Task[Group]) -> None:
+        if self._awaited is not None and not task.cancelled():
+            self._awaited.count(play, failed=task.exception() is not None)
 
     def _choose(self, step: int, wanted: int) -> list[_Play]:
         """The groups that step learns from, as far as is known now; a failure in any group is raised."""
@@ -223,14 +269,14 @@ class RolloutStream:
         """Waits no longer for groups whose last step this is; others take their places."""
         late = [play for play in self._begun if not play.done and self._is_due(play, step)]
         self._late += late
-        self._begun = [play for play in self._begun if play not in late]
+        self._begun = _without(self._begun, late)
         self._begin(max(self._in_reach(step), self._settings.groups_per_step))
 
     def _drop_overtaken(self, step: int) -> None:
         """Groups older than the bound: there are none unless a batch left some of its own behind."""
         overtaken = [play for play in self._begun if play.version + self._settings.staleness < step]
         self._late += overtaken
-        self._begun = [play for play in self._begun if play not in overtaken]
+        self._begun = _without(self._begun, overtaken)
 
     def _gather_late(self) -> None:
         """Drops late groups that have ended."""
@@ -241,6 +287,15 @@ class RolloutStream:
         self._dropped += groups
 
 
+def _show_more(progress: Callable[[int, int], None], shown: int, total: int, more: int) -> None:
+    progress(min(shown + more, total), total)
+
+
+def _without(plays: Sequence[_Play], removed: Sequence[_Play]) -> list[_Play]:
+    numbers = {play.number for play in removed}
+    return [play for play in plays if play.number not in numbers]
+
+
 async def _cancel(plays: Sequence[_Play]) -> None:
     for play in plays:
         play.task.cancel()
@@ -249,18 +304,16 @@ async def _cancel(plays: Sequence[_Play]) -> None:
 
 def measure_staleness(step: int, groups: Sequence[Group]) -> dict[str, float]:
     """The age of the tokens that a step learns from, in steps: `{"staleness/mean": .8, "staleness/max": 1.0}`."""
-    ages = [
-        step - version
-        for group in groups
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
-        for version in turn.token_versions
-    ]
-    if not ages:
+    tokens: Counter[int] = Counter()  # by age
+    for turn in (turn for group in groups for one in group.trajectories for turn in one.turns):
+        ends = (*(first for first, _ in turn.versions[1:]), len(turn.action_ids))
+        for (first, version), end in zip(turn.versions, ends, strict=True):
+            tokens[step - version] += end - first
+    if not tokens.total():
         return {}
     return {
-        "staleness/mean": sum(ages) / len(ages),
-        "staleness/max": float(max(ages)),
+        "staleness/mean": sum(age * count for age, count in tokens.items()) / tokens.total(),
+        "staleness/max": float(max(tokens)),
         "staleness/mixed_turns": _share_of_mixed_turns(groups),
     }
 
