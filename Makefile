@@ -121,7 +121,7 @@ test-gpu: $(READY) ## Run all tests of engines, kernels and the learner on a GPU
 
 test-scale: $(SCALE)/.ready ## Test learners that are spread over 2 and 4 processes, and runs on Ray clusters of several nodes (minutes)
 	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(SCALE)/bin/python -m pytest tests/learner/test_sharded.py tests/learner/test_parallel.py tests/training/test_launch.py
-	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(SCALE)/bin/python -m pytest tests/scale
+	TURNWISE_SCALE=long OMP_NUM_THREADS=1 $(SCALE)/bin/python -m pytest tests/scale tests/planning
 
 $(SCALE)/.ready: requirements.txt pyproject.toml tests/scale/requirements.txt
 	$(call make-venv,$(SCALE))

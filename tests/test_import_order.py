@@ -51,6 +51,7 @@ LAYERS = (
     "reference",
     "checks",
     "training",
+    "planning",
     "gateway",
     "doctor",
     "studio",

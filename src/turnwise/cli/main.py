@@ -23,6 +23,7 @@ from turnwise.cli import (
     export,
     gateway,
     new,
+    plan,
     play,
     questions,
     recipes,
@@ -46,6 +47,7 @@ from turnwise.spelling import suggest
 
 COMMANDS: Mapping[str, Command] = {
     "new": new,
+    "plan": plan,
     "train": train,
     "eval": evaluate,
     "runs": runs,
