@@ -11,26 +11,14 @@ import time
 
 import pytest
 
+from search_servers import serving
 from turnwise import http_limits
 from turnwise.gateway.server import Gateway
 from turnwise.tools.search import server as search
 from turnwise.tools.search.bm25 import Bm25Index
 from turnwise.tools.search.retrieval import Hit, Passage
-from turnwise.tools.search.server import SearchServer
 
 PASSAGES = [Passage(id=str(number), title=f"Title {number}", text="word " * 5) for number in range(3)]
-
-
-@contextlib.contextmanager
-def serving(index):
-    server = SearchServer(index, port=0)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join()
 
 
 def ask(port: int, body: object) -> tuple[int, dict[str, object]]:

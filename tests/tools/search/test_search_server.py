@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from search_servers import serving
 from turnwise.cli.main import main
 from turnwise.errors import RunError
 from turnwise.tools.search.bm25 import Bm25Index
@@ -27,18 +28,6 @@ PASSAGES = [
     Passage(id="b", title="Ada Brandt", text="A chemist born in Oslo."),
     Passage(id="c", title="東京 Ærø", text="En ø i Østersøen."),
 ]
-
-
-@contextlib.contextmanager
-def serving(index, **options):
-    server = SearchServer(index, port=0, **options)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
