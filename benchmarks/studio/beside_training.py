@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ def main() -> None:
     def say(line: str) -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
-    pairs = []
+    pairs: list[tuple[Trained, Trained]] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.pairs):
             # Who comes first changes, so that a machine that grows busier favours neither.
@@ -107,16 +107,16 @@ def main() -> None:
                 f"{alone.speed:.2f} and {open_page.speed:.2f} steps/s; "
                 f"server {open_page.server:.2f} s, browser {open_page.page:.2f} s"
             )
-    ratios = sorted(one.cpu / other.cpu - 1 for other, one in pairs)
-    say(
-        f"CPU of training with the page: median {statistics.median(ratios):+.1%}, {ratios[0]:+.1%} to {ratios[-1]:+.1%}"
+    figures: tuple[tuple[str, Callable[[Trained], float]], ...] = (
+        ("CPU of training", lambda one: one.cpu),
+        ("steps per second", lambda one: one.speed),
     )
-    speeds = sorted(one.speed / other.speed - 1 for other, one in pairs)
-    say(
-        f"steps per second:              median {statistics.median(speeds):+.1%}, {speeds[0]:+.1%} to {speeds[-1]:+.1%}"
-    )
+    for what, of in figures:
+        changes = sorted(of(watched) / of(alone) - 1 for alone, watched in pairs)
+        middle = statistics.median(changes)
+        say(f"{what} with the page: median {middle:+.1%}, from {changes[0]:+.1%} to {changes[-1]:+.1%}")
     shares = [one.server / one.cpu for _, one in pairs]
-    say(f"CPU of the server beside it:   median {statistics.median(shares):.1%} of training's")
+    say(f"CPU of the server beside it: median {statistics.median(shares):.1%} of training's")
 
 
 if __name__ == "__main__":

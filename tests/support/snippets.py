@@ -26,7 +26,7 @@ from turnwise.cli.main import main
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import MixtureSettings
 
-COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "source")
+COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "source", "ray")
 EXCUSED = {
     r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
     r"make ": "make runs these very tests, or takes minutes",
@@ -37,6 +37,7 @@ EXCUSED = {
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
     r"turnwise export ": "the run that torchrun made; tests/training/test_checkpoint_format.py runs the command",
+    r"ray start |turnwise train .*cluster[.=].*ray": "needs the ray package: make test-scale runs such clusters",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
     r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
     r"turnwise (check|train|eval) \S*.*\b(hotpot|hf://)": "the reader's copy of a public dataset",
