@@ -50,6 +50,18 @@ def test_the_curves_of_a_live_run_move(open_page, tmp_path):
         page.close()
 
 
+@pytest.mark.parametrize("path", ["", "/curves", "/trajectories", "/ledger"])
+def test_a_page_that_waits_paints_nothing(open_page, tmp_path, path):
+    """Beside a run that trains, an animation without end would cost an eighth of a core."""
+    make_studio_run(tmp_path / "live", steps=2, ended=False)
+    with serving(tmp_path) as client:
+        page = open_page(client, path_of(client, path, "live") if path else "/")
+        expect(page.locator(".pulse")).to_be_visible()
+        expect(page.locator(".status.training").first).to_be_visible()
+        page.wait_for_function("() => !document.getAnimations().some((one) => one.playState === 'running')")
+        page.close()
+
+
 def test_findings_and_decisions_are_on_the_axis(open_page, studio):
     page = open_page(studio, path_of(studio, "/curves"))
     chart = page.locator('[data-metric="rollout/reward"]')
