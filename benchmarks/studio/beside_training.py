@@ -81,7 +81,7 @@ def _cpu_at_end(process: "subprocess.Popen[bytes]") -> float:
 
 def _speed(folder: Path) -> float:
     records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    times = [record["time"] for record in records if record["stage"] == "train"]
+    times = [float(record["time"]) for record in records if record["stage"] == "train"]
     return (len(times) - 1) / (times[-1] - times[0])
 
 

@@ -97,7 +97,8 @@ def test_every_episode_is_counted_and_what_is_paid_is_right(turn_seconds, record
     scores = [[one.reward for one in played if one.stop is StopReason.DONE] for played in (clean, struck)]
     noise = math.sqrt(sum(statistics.variance(one) / len(one) for one in scores))
     assert abs(statistics.mean(scores[0]) - statistics.mean(scores[1])) < 4 * noise
-    if LONG:
+    # At .1 s a turn the waits for hanging tools alone are an eighth of an episode: recorded, and held by no bar.
+    if turn_seconds >= 0.3:
         assert struck_seconds < clean_seconds / 0.85, (
             f"{EPISODES / clean_seconds:.0f}/s, {EPISODES / struck_seconds:.0f}/s"
         )

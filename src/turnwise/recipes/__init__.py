@@ -105,5 +105,5 @@ def _nearby(path: Path) -> str:
     near = difflib.get_close_matches(path.stem, by_name, n=1)
     if near:
         return f"did you mean {by_name[near[0]]}?"
-    nearby = f"nearby: {', '.join(sorted(found)[:8])}" if found else f"no recipes in {path.parent} either"
-    return f"{nearby}; `turnwise recipes` lists the packaged ones"
+    nearby = f"nearby: {', '.join(sorted(found)[:8])}; " if found else ""
+    return f"{nearby}`turnwise recipes` lists the packaged ones"

@@ -59,7 +59,7 @@ def branch_episode(config: Config, stored: StoredEpisode, point: BranchPoint) ->
     stored.trajectory.require_tokens("replay it")
     taken = len(stored.trajectory.turns)
     if not 1 <= point.from_turn <= taken + 1:
-        raise RunError(f"--from-turn {point.from_turn}: the trajectory has {taken} turns; give 1 to {taken + 1}")
+        raise RunError(f"--from-turn {point.from_turn}: the trajectory ends after turn {taken}; give 1 to {taken + 1}")
     components = assemble(config)
     decoding: Decoding = config.rollout if stored.line.stage == "train" else config.evaluate
     if point.temperature is not None:
