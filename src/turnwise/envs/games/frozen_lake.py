@@ -65,7 +65,7 @@ class FrozenLake(TextGame):
             expert_reasons: The expert's thoughts say what its step follows from, too: what is around the player, how
                 far each cell is from the goal, and how many holes a step can end in.
             view: `map` draws the lake; `words` says which neighbours are holes and where the goal is from here, such
-                as `Holes: Left. Goal: Down 2, Right 1.`, which a small model reads far better than a drawing.
+                as `Holes: Left. Goal: Down 2, Right 1.`, for models too small to read a drawing.
             shared: What all games share.
         """
         super().__init__(**shared)
