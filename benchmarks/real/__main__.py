@@ -7,6 +7,7 @@ python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corp
 python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
 python -m benchmarks.real sokoban runs/sokoban/trajectories/evaluate-000000.parquet
+python -m benchmarks.real plot runs/auto runs/monitor --to curves.svg
 python -m benchmarks.real host runs/rl --own-time
 """
 
@@ -50,6 +51,9 @@ def _make_parser() -> argparse.ArgumentParser:
     divide.add_argument("--like", choices=("smollm2", "qwen-500m"), default="smollm2", help="(default: smollm2)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
+    plot = commands.add_parser("plot", help="the curves of several runs as an SVG")
+    plot.add_argument("runs", nargs="+", type=Path, help="run directories; each is named by its folder")
+    plot.add_argument("--to", type=Path, required=True, metavar="FILE", help="where the SVG goes")
     sokoban = commands.add_parser("sokoban", help="how true thoughts are, and success by the length of a solution")
     sokoban.add_argument("files", nargs="+", type=Path, help="as frozen-lake's")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
@@ -69,6 +73,11 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.frozen_lake import check_episodes
 
         return check_episodes(*options.files)
+    if options.command == "plot":
+        from benchmarks.real.plot import draw_runs
+
+        options.to.write_text(draw_runs(options.runs), encoding="utf-8")
+        return {"written": str(options.to)}
     if options.command == "sokoban":
         from benchmarks.real.sokoban import check_levels
 

@@ -31,11 +31,15 @@ async def _measure(env: Sokoban, episodes: list[Episode]) -> dict[str, object]:
     rng = random.Random(0)
     chance = [await play(env, episode, rng) for episode in episodes]
     low, high = wilson_interval(counts["won"], len(episodes))
+    later = counts["turns"] - len(episodes)
     return {
         "success": round(counts["won"] / len(episodes), 4),
         "success_low": round(low, 4),
         "success_high": round(high, 4),
         **{f"thoughts_with_the_{kind}s_true_place": round(counts[kind] / counts["turns"], 3) for kind in _KINDS},
+        "players_true_place_in_first_turns": round(counts["player first"] / len(episodes), 3),
+        "players_true_place_in_later_turns": _share(counts["player"] - counts["player first"], later),
+        "later_turns": later,
         "first_turns_that_begin_a_shortest_solution": round(counts["begins"] / len(episodes), 3),
         "random_play_on_the_same_levels": round(sum(chance) / len(chance), 4),
         "by_moves_of_the_shortest_solution": {
@@ -57,6 +61,8 @@ async def _replay(env: Sokoban, episode: Episode) -> tuple[Counter[str], int]:
         counts["turns"] += 1
         for place, kind in enumerate(_KINDS):
             counts[kind] += places[place : place + 1] == [game.facts()[kind]]
+        if number == 0:
+            counts["player first"] = counts["player"]
         left = len(game.plan())
         step = await game.step(read_reply(reply))
         if number == 0:
@@ -66,6 +72,10 @@ async def _replay(env: Sokoban, episode: Episode) -> tuple[Counter[str], int]:
             counts["won"] += int(step.metrics["success"])
             break
     return counts, shortest
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 3) if whole else 0.0
 
 
 def _left(game: Sokoban) -> int:

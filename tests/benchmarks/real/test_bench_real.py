@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,6 +154,7 @@ def test_plans_of_sokoban_are_checked_against_the_level(tmp_path, capsys):
     assert found["success"] == 0.5
     assert found["success_low"] < 0.5 < found["success_high"]
     assert [found[f"thoughts_with_the_{kind}s_true_place"] for kind in ("player", "box", "target")] == [0.5] * 3
+    assert (found["players_true_place_in_first_turns"], found["later_turns"]) == (0.5, 0)
     assert found["first_turns_that_begin_a_shortest_solution"] == 0.5
     assert found["by_moves_of_the_shortest_solution"] == {str(moves): {"levels": 2, "success": 0.5}}
 
@@ -161,3 +163,28 @@ def shortest(env, task):
     game = env.spawn()
     asyncio.run(game.reset(task, 0))
     return game.plan()
+
+
+def test_curves_of_two_runs_are_drawn_with_their_rollbacks(tmp_path, capsys):
+    for name in ("auto", "monitor"):
+        run = tmp_path / name
+        run.mkdir()
+        records = [{"stage": "evaluate", "step": 0, "evaluate/success": 0.25}]
+        records += [{"stage": "train", "step": step, "rollout/success": 0.1 * step} for step in range(1, 4)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    found = [{"step": 2, "kind": "echo_trap"}, {"step": 2, "kind": "enable_starpo_s", "rollback_to": 1}]
+    (tmp_path / "auto" / "findings.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in found), encoding="utf-8"
+    )
+    to = tmp_path / "curves.svg"
+    assert main(["plot", str(tmp_path / "auto"), str(tmp_path / "monitor"), "--to", str(to)]) == 0
+    capsys.readouterr()
+    svg = ElementTree.fromstring(to.read_text(encoding="utf-8"))
+    tags = [one.tag.rpartition("}")[2] for one in svg.iter()]
+    assert tags.count("circle") == 2 * (1 + 3), "an evaluation and three steps of each run"
+    dashed = [one for one in svg.iter() if one.get("stroke-dasharray")]
+    assert len(dashed) == 4, "the rollback of one run, in each panel"
+    # Steps 1, 2, 3 of success .1, .2, .3: the trailing means are .1, .15, .2, so the middle point is halfway up.
+    middle = [one for one in svg.iter() if one.tag.endswith("circle")][2:5]
+    heights = [float(one.get("cy")) for one in middle]
+    assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2, abs=0.11)
