@@ -80,10 +80,10 @@ def _draw_panel(title: str, curves: dict[str, list[Point]], rollbacks: dict[str,
         path = " ".join(place(step, value) for step, value in curve)
         drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
         for step, value in curve if few else ():
-            x, y = place(step, value).split(",")
-            drawn.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
+            across, down = place(step, value).split(",")
+            drawn.append(f'<circle cx="{across}" cy="{down}" r="3" fill="{colour}"/>')
         for step in rollbacks[name]:
-            x = place(step, low).split(",")[0]
+            across = place(step, low).split(",")[0]
             dashes = f'stroke="{colour}" stroke-dasharray="3 3"'
-            drawn.append(f'<line x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - 30}" {dashes}/>')
+            drawn.append(f'<line x1="{across}" x2="{across}" y1="{_TOP}" y2="{_HEIGHT - 30}" {dashes}/>')
     return "".join(drawn)

@@ -21,7 +21,9 @@ from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 OWN = AlgorithmSettings(filter=FilterSettings(), credit=CreditSettings(estimator="grpo"), loss=LossSettings())
 QUICK = MonitorSettings(calibration_steps=3, window=1, patience=2)
-SILENT = RewardSignal(varies_in_groups=False, varies=False, group_size=4, success=0.0, paid={"right": False})
+SILENT = RewardSignal(
+    varies_in_groups=False, varies=False, episodes=32, group_size=4, success=0.0, paid={"right": False}
+)
 
 
 def controller(mode="monitor"):

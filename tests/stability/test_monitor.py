@@ -10,6 +10,7 @@ import pytest
 from curves_by_hand import WELL, alarms, echo_trap, healthy, kinds, noisy, slide, steady, watch
 from turnwise.stability import Monitor, MonitorSettings
 from turnwise.stability import monitor as monitor_module
+from turnwise.stability.signal import RewardSignal
 from turnwise.stability.tracked import TrackedMetric
 
 
@@ -48,6 +49,57 @@ def test_a_state_from_before_a_metric_was_tracked_can_be_loaded():
     later = Monitor(MonitorSettings())
     later.load_state_dict(state)
     assert later.observe(7, WELL) == []
+
+
+def sampled(successes, episodes=384, *, varies=None):
+    """A step for each share of successes; rewards differ within groups where some succeed, unless `varies` is given."""
+    return [
+        replace(
+            WELL,
+            success=share,
+            signal=RewardSignal(
+                varies_in_groups=share > 0 if varies is None else varies,
+                varies=share > 0,
+                episodes=episodes,
+                group_size=12,
+                success=share,
+                paid={},
+            ),
+        )
+        for share in successes
+    ]
+
+
+SOKOBAN = [0.667, 0.609, 0.643, 0.583, 0.607, 0.391, 0.307, 0.0, 0.0, 0.0, 0.0]
+"""Of an LLM whose updates were too large: its eight steps of calibration were its last."""
+
+
+def test_success_that_is_gone_is_an_alarm_before_the_monitor_is_calibrated():
+    findings, monitor = watch(sampled(SOKOBAN))
+    (alarm,) = [finding for finding in findings if finding.severity == "alarm"]
+    assert (alarm.kind, alarm.step) == ("echo_trap", 10)
+    assert alarm.evidence == {"success": (0.0, pytest.approx(sum(SOKOBAN) / 7))}
+    assert monitor.alarmed
+    assert not monitor.healthy
+
+
+def test_a_run_without_success_by_chance_or_with_rewards_that_still_differ_raises_no_alarm():
+    assert alarms(sampled([0.0] * 20)) == [], "it never had any"
+    assert alarms(sampled([0.05, 0.05, 0.05, 0.0, 0.0, 0.0, 0.0], episodes=16)) == [], "3 of 64 were expected"
+    assert alarms(sampled([0.05, 0.05, 0.05, *[0.0] * 15], episodes=16)) == [18], "10.4 of 208 by step 16, and patience"
+    assert alarms(sampled([0.6, 0.6, 0.6, 0.0, 0.0, 0.0, 0.0], varies=True)) == []
+    assert alarms(sampled([0.6, 0.6, 0.0, 0.0, 0.6, 0.0, 0.0, 0.6])) == [], "it came back"
+
+
+def test_success_that_is_gone_is_remembered_by_a_checkpoint_and_forgiven_after_a_restart():
+    curve = sampled(SOKOBAN)
+    _, before = watch(curve[:9])
+    later = Monitor(MonitorSettings())
+    later.load_state_dict(before.state_dict())
+    assert {one.kind for one in later.observe(10, curve[9])} == {"echo_trap", "no_signal"}
+    later.restart()
+    assert all(one.severity == "sign" for one in later.observe(11, curve[10]))
+    assert not later.alarmed
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -2,8 +2,8 @@
 
 Invariant: no single step and no single sign raises the alarm. The Echo Trap is a conjunction that lasts: rewards within
 groups that no longer vary though the task is not solved, together with another sign, while success stands still or
-falls; or, sooner, rewards that vary less and less while success falls with them. A run whose groups no longer vary
-because they all succeed is healthy.
+falls; or, sooner, rewards that vary less and less while success falls with them; or, whatever came before, no success
+at all where there was some. A run whose groups no longer vary because they all succeed is healthy.
 
 Source: RAGEN (arXiv 2504.20073). There the fall of in-group reward deviation and of entropy comes tens of steps before
 that of reward, and gradient spikes mark the point of no return; RAGEN-2 (arXiv 2604.06268) adds mutual information.
@@ -18,6 +18,7 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.findings import Finding, Kind
 from turnwise.stability.health import HealthMetrics
+from turnwise.stability.lost_success import LostSuccess
 from turnwise.stability.signal import RewardSignal
 from turnwise.stability.tracked import Better, TrackedMetric
 
@@ -115,6 +116,7 @@ class Monitor:
             name: TrackedMetric(better, calibration_steps=settings.calibration_steps, window=settings.window)
             for name, better in _BETTER.items()
         }
+        self._lost = LostSuccess()
         self._streaks: dict[Kind, int] = {}
         self._paid: dict[str, bool] = {}
         """By reward channel: whether it was ever paid in this run."""
@@ -130,13 +132,15 @@ class Monitor:
         success = None if health.success is None else self._progress
         signs = self._signs(success)
         trap = {} if self._moved("progress") > 0 else _conjunction(signs) or self._sinking_together(success)
-        if trap:
-            signs["echo_trap"] = trap
         signal = health.signal
         if signal is not None:
+            lost = self._lost.add(signal)
+            trap = trap or lost
             self._paid |= {name: paid or self._paid.get(name, False) for name, paid in signal.paid.items()}
             if not signal.teaches(compares_groups=compares_groups):
                 signs["no_signal"] = {"zero_variance": (health.zero_variance, 0.0)}
+        if trap:
+            signs["echo_trap"] = trap
         if health.context_full > CONTEXT_FULL:
             signs["context_full"] = {"context_full": (health.context_full, 0.0)}
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
@@ -176,13 +180,15 @@ class Monitor:
         """After a change of algorithm settings: healthy levels stay and recent values are dropped, but for gradients,
         whose scale is another one under another objective."""
         self._streaks = {}
+        self._lost.forget_recent()
         for metric in self._tracked.values():
             metric.forget_recent()
         self._tracked["gradient"].recalibrate()
 
     def state_dict(self) -> dict[str, object]:
         tracked = {name: metric.state_dict() for name, metric in self._tracked.items()}
-        return {"tracked": tracked, "streaks": dict(self._streaks), "paid": dict(self._paid)}
+        lost = self._lost.state_dict()
+        return {"tracked": tracked, "streaks": dict(self._streaks), "paid": dict(self._paid), "lost": lost}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         tracked, streaks = state["tracked"], state["streaks"]
@@ -195,6 +201,9 @@ class Monitor:
         paid = state.get("paid", {})  # a checkpoint may be older than this
         assert isinstance(paid, Mapping)
         self._paid = dict(paid)
+        lost = state.get("lost")
+        if isinstance(lost, Mapping):
+            self._lost.load_state_dict(lost)
 
     def _signs(self, success: float | None) -> dict[Kind, Evidence]:
         """The signs of this step, each with its evidence."""

@@ -12,12 +12,14 @@ from turnwise.types import Group, StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSignal:
-    """`RewardSignal(varies_in_groups=False, varies=True, group_size=8, success=0.0, paid={"solved": False})`."""
+    """`RewardSignal(varies_in_groups=False, varies=True, episodes=64, group_size=8, success=0.0, paid={...})`."""
 
     varies_in_groups: bool
     """Whether the rewards of any group differ."""
     varies: bool
     """Whether any two rewards of the step differ."""
+    episodes: int
+    """All of the step, but for those that failed."""
     group_size: int
     success: float | None
     paid: Mapping[str, bool]
@@ -55,6 +57,7 @@ def measure_signal(groups: Sequence[Group]) -> RewardSignal:
     return RewardSignal(
         varies_in_groups=any(reward_std(group) for group in groups),
         varies=bool(reward_std(together)),
+        episodes=len(played),
         group_size=max(len(group.trajectories) for group in groups),
         success=sum(t.success for t in played) / len(played) if reported else None,
         paid=paid,
