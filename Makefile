@@ -61,7 +61,7 @@ test-support: $(READY) ## Train the support agent to its end, by recipe and from
 	$(BIN)/python -m pytest tests/newcomer/whole/support_learns.py
 
 test-faults: $(READY) ## Break runs, disks, inputs and the sandbox at length: every attempt and 100,000 fuzz cases (half an hour)
-	OMP_NUM_THREADS=1 TURNWISE_FAULTS=long $(BIN)/python -m pytest -n 2 tests/faults
+	OMP_NUM_THREADS=1 TURNWISE_FAULTS=long $(BIN)/python -m pytest -n 2 tests/faults tests/doctor
 
 test-interop: $(INTEROP)/.ready $(OPENENV)/.ready $(VERIFIERS)/.ready ## Test agents and environments of others with their real packages, training included (minutes)
 	OMP_NUM_THREADS=1 TURNWISE_OPENENV_PYTHON=$(CURDIR)/$(OPENENV)/bin/python \

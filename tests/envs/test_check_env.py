@@ -3,12 +3,16 @@
 import asyncio
 import copy
 import random
+import time
 
 import pytest
 
-from turnwise.envs import Env, check_env
+import turnwise.envs.check
+from turnwise.envs import Env, ToolEnv, check_env
 from turnwise.envs.probes import sample_call
 from turnwise.errors import EnvError
+from turnwise.rewards import reward
+from turnwise.tools import tool
 from turnwise.types import Message, Step, Task, ToolCall, ToolSpec
 
 
@@ -262,3 +266,31 @@ def test_a_call_is_sampled_from_its_schema():
     )
     arguments = '{"s": "one", "n": 5, "e": "x", "u": true, "o": {"l": []}}'
     assert sample_call(spec, "7") == ToolCall(id="7", name="f", arguments=arguments)
+
+
+class Stuck(ToolEnv):
+    """A quick tool that hangs, beside a plain reward: both run in the episode's thread, where nothing else waits."""
+
+    @tool(quick=True, timeout=1.0)
+    def lookup(self, item: str) -> str:
+        """Looks an item up.
+
+        Args:
+            item: What to look up.
+        """
+        time.sleep(1.5)
+        return item
+
+    @reward
+    def right(self, episode) -> float:
+        """Nothing is."""
+        return 0.0
+
+
+def test_a_tool_that_hangs_is_named_before_its_time_is_up(monkeypatch, caplog):
+    monkeypatch.setattr(turnwise.envs.check, "_WORD_AFTER", 0.4)
+    env = Stuck(tasks=[{"question": "What is it?"}])
+    assert "tool 'lookup' gave no answer within 1 seconds" in findings(env, episodes=1)
+    assert "tool 'lookup' has not answered for 0.4 seconds (" in caplog.text
+    assert "test_check_env.py:" in caplog.text
+    assert " in lookup)" in caplog.text

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.doctor.catalogue import CHECKS, Check, Place
 
+_SEVERAL = ("setting_without_effect", "channel_never_paid", "channel_constant", "recorded_alarm", "sandbox_gaps")
+
 
 @dataclass(slots=True, kw_only=True)
 class Examination:
@@ -44,11 +46,13 @@ class Examination:
         return own and (self.probed is None or self.probed.sound)
 
     def add(self, check: str, found: Sequence[Diagnosis]) -> None:
-        """Records that a check ran; of several diagnoses of one kind, the first is kept, but of those that name a
-        setting or a channel, all are."""
+        """Records that a check ran. Of several diagnoses of one kind the first is kept, for steps repeat them; but of
+        those that name a setting, a channel or an alarm, all are."""
         self.ran.add(check)
-        known = {diagnosis.cause for diagnosis in self.diagnoses}
-        self.found += [(check, one) for one in found if one.cause not in known]
+        for one in found:
+            known = {each.cause if one.kind in _SEVERAL else each.kind for each in self.diagnoses}
+            if (one.cause if one.kind in _SEVERAL else one.kind) not in known:
+                self.found.append((check, one))
 
     def add_by_kind(self, found: Sequence[Diagnosis]) -> None:
         """Records diagnoses of the checks that run in training, each under the check whose kind it has."""

@@ -20,7 +20,7 @@ from turnwise.envs.probes import final_message, hostile_messages, sample_call
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
 from turnwise.tools.episode_thread import LostThreadError
-from turnwise.tools.running import TimedOutError, run_in_loop
+from turnwise.tools.running import TimedOutError, naming_slow_calls, run_in_loop
 from turnwise.tools.watchdog import calls_foreign_code, playing, watching
 from turnwise.types import Message, Step, Task
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 _MAX_EXPERT_TURNS = 200
 _SECONDS = 120.0
+_WORD_AFTER = 5.0
+"""Seconds after which a tool or reward that has not returned is named in the log."""
 _SHOWN_CHARS = 200
 """Of each of two texts that differ."""
 
@@ -59,7 +61,7 @@ async def check_env(env: Env, tasks: Sequence[Task] | None = None, episodes: int
     chosen = list(tasks[:episodes]) if tasks is not None else _first_tasks(env, episodes, findings)
     if not chosen:
         return [*findings, "there is no task to play"]
-    with watching():
+    with watching(), naming_slow_calls(_WORD_AFTER):
         try:
             await _check_all(env, chosen, findings)
         except _HangError as hang:

@@ -21,7 +21,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from turnwise.tools.code_lines import line_of_thread
 from turnwise.tools.infrastructure import InfrastructureError
-from turnwise.tools.running import TimedOutError, abandon, abandoned, contained, wait_within
+from turnwise.tools.running import TimedOutError, abandon, abandoned, contained, naming, wait_within
 
 T = TypeVar("T")
 
@@ -140,7 +140,8 @@ class EpisodeThread:
         if call.done:
             return
         try:
-            await wait_within(call.outcome, seconds)
+            with naming(what, thread):
+                await wait_within(call.outcome, seconds)
         except TimedOutError:
             line = line_of_thread(thread)
             self._hangs_in = f"{what} gave no answer within {seconds:g} seconds{f' ({line})' if line else ''}"

@@ -10,9 +10,10 @@ import contextvars
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TypeVar
 
+from turnwise.tools.code_lines import line_of_thread
 from turnwise.tools.repeats import warn_collapsed
 
 _logger = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ GRACE = 2.0
 """Seconds that cancelled code has to clean up."""
 abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that nothing waits for any more."""
+
+_named_after: contextvars.ContextVar[float | None] = contextvars.ContextVar("named_after", default=None)
 
 
 class TimedOutError(Exception):
@@ -66,13 +69,44 @@ async def run_in_thread(work: Callable[[], T], seconds: float | None, *, what: s
     thread = threading.Thread(target=context.run, args=(target,), name="turnwise-tool", daemon=True)
     thread.start()
     try:
-        value, error = await wait_within(outcome, seconds)
+        with naming(what, thread):
+            value, error = await wait_within(outcome, seconds)
     except (TimedOutError, asyncio.CancelledError):
         abandon(thread, what)
         raise
     if error is not None:
         raise contained(error)
     return value  # type: ignore[return-value]  # no error, so it is what `work` returned
+
+
+@contextlib.contextmanager
+def naming_slow_calls(after: float) -> Iterator[None]:
+    """Within it, a call in a thread that has not returned after so many seconds is named in the log, with its line."""
+    token = _named_after.set(after)
+    try:
+        yield
+    finally:
+        _named_after.reset(token)
+
+
+@contextlib.contextmanager
+def naming(what: str, thread: threading.Thread) -> Iterator[None]:
+    """Names what runs in a thread if it takes long, where `naming_slow_calls` asks for it."""
+    after = _named_after.get()
+    if after is None:
+        yield
+        return
+
+    def say() -> None:
+        line = line_of_thread(thread)
+        words = f"{what} has not answered for {after:g} seconds{f' ({line})' if line else ''}"
+        warn_collapsed(_logger, f"{what} {line}", words)
+
+    timer = asyncio.get_running_loop().call_later(after, say)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def run_in_loop(work: Coroutine[object, object, T], seconds: float | None) -> T:
