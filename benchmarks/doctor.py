@@ -30,7 +30,7 @@ def main() -> None:
         nonlocal calls
         calls += 1
         began = time.process_time()
-        found = right_observe(self, *args)  # type: ignore[arg-type]
+        found = right_observe(self, *args)
         seconds["checks"] += time.process_time() - began
         return found
 
@@ -51,7 +51,7 @@ def main() -> None:
     steps = time.process_time() - began - seconds["checks"]
     lines = [
         f"{RECIPE}: {calls} training steps, {steps / calls:.2f} s of CPU each",
-        f"checks of every step: {seconds['checks'] / calls:.3f} s of CPU each, {seconds['checks'] / steps:.2%} of the steps",
+        f"their checks: {seconds['checks'] / calls:.3f} s of CPU each, {seconds['checks'] / steps:.2%} of the steps",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -32,13 +32,13 @@ def draw(policy, count: int, random: np.random.Generator, power: float = 1.0) ->
 def test_sound_sampling_raises_no_alarm(name):
     random = np.random.default_rng(0)
     worst = 0.0
-    for _ in range(400):
+    for _ in range(200):
         policy = POLICIES[name](random)
-        scores = draw(policy, int(random.integers(256, 4000)), random)
+        scores = draw(policy, int(random.integers(256, 2500)), random)
         fit = calibration(scores.learner, scores.entropy)
         worst = max(worst, abs(fit or 0.0))
         assert check_sampling(scores) == []
-    assert worst < SIGMAS, "400 looks; the rate that is stated allows one in 100,000"
+    assert worst < SIGMAS, "200 looks; the rate that is stated allows one in 100,000"
 
 
 @pytest.mark.parametrize("name", ["sure to different degrees", "a long tail"])

@@ -21,9 +21,11 @@ from doctor_faults import (
 from tiny_runs import Silent, run_tiny, tiny_config
 from turnwise.runs import read_metrics
 from turnwise.runs.findings import read_findings
+from turnwise.training import step_checks
 from turnwise.training.build import assemble
 from turnwise.training.callbacks import Callback
 from turnwise.training.trainer import run_training
+from turnwise.types import Group, StopReason, Task, Trajectory, Turn
 
 
 @pytest.fixture
@@ -105,3 +107,16 @@ def test_a_resumed_run_does_not_repeat_a_finding(sections, tmp_path, monkeypatch
     run_tiny(tmp_path / "run", **longer)
     run = run_tiny(tmp_path / "run", resume=True, **(longer | {"steps": 3}))
     assert [kind for _, kind in kinds(run)].count("identical_members") == 1
+
+
+def test_a_large_step_is_checked_in_part_and_another_part_each_time(monkeypatch):
+    turn = Turn(context_ids=(1,) * 90, action_ids=(2,) * 10, logprobs=(-1.0,) * 10, opens_row=True)
+    task = Task(id="a")
+    one = Trajectory(task=task, turns=(turn,), stop=StopReason.DONE)
+    groups = [Group(task=task, trajectories=(one,) * 4)] * 10
+    monkeypatch.setattr(step_checks, "TOKENS", 1000)
+    assert step_checks._choose(groups, start=1) == [1, 2, 3]
+    assert step_checks._choose(groups, start=9) == [9, 0, 1]
+    monkeypatch.setattr(step_checks, "TOKENS", 1)
+    assert step_checks._choose(groups, start=0) == [0, 1]
+    assert step_checks._choose([], start=3) == []

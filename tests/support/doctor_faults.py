@@ -91,7 +91,7 @@ class Shop(ToolEnv):
 
 SHOP = {
     "model": {"small": {**SMALLEST, "positions": 768}},
-    "rollout": {**_SECTIONS["rollout"], "turn_tokens": 80},
+    "rollout": {**_SECTIONS["rollout"], "turn_tokens": 64, "groups_per_step": 2, "group_size": 2},
 }
 ITEMS = ("tea", "ink", "rope", "salt", "wax", "oil", "flax", "corn")
 

@@ -45,6 +45,8 @@ EXCUSED = {
     r"turnwise eval .*--endpoint ": "an endpoint of the reader's; tests/agents plays through one",
     r"turnwise questions documents.jsonl ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
     r"python -m benchmarks\.": "measures the reader's own runs or machine; tests/benchmarks has each",
+    r"turnwise doctor runs/": "a run of the reader's, in which it may find something; tests/doctor examines runs",
+    r"PYTHONPATH=tests/support python ": "plants every fault: tests/doctor/test_doctor_faults.py does",
     r"turnwise studio": "serves until it is stopped; tests/studio runs it",
     r"turnwise serve-openenv ": "serves until it is stopped: tests/interop/test_openenv_package.py runs it",
     r"turnwise train examples/openenv/": "needs a server of the openenv package: make test-interop runs it",

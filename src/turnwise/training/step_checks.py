@@ -6,6 +6,7 @@ hold already is not reported again.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import nn
@@ -18,14 +19,16 @@ from turnwise.checks.history import check_history
 from turnwise.checks.numbers import check_numbers
 from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_parity
 from turnwise.checks.sampling import check_sampling
-from turnwise.checks.tokens import pair_scores, played_in
+from turnwise.checks.tokens import TokenScores, pair_scores, played_in
 from turnwise.checks.versions import check_versions
 from turnwise.config import Config
 from turnwise.learner.batch import Batch
 from turnwise.learner.update import Update
-from turnwise.types import Group, Trajectory
+from turnwise.types import Group
 
 _HALF = (torch.bfloat16, torch.float16)
+TOKENS = 16384
+"""Of a step's rows, those that are checked: whole groups of about this many tokens, so that no step waits."""
 
 
 class StepChecks:
@@ -54,14 +57,17 @@ class StepChecks:
 
     def observe(self, step: int, groups: Sequence[Group], kept: Sequence[Group], update: Update) -> list[Diagnosis]:
         """New diagnoses of the step that was just trained: the step-th, on `kept` of the `groups` sampled."""
-        played, newest = played_in(groups), step - 1
-        spoilt = [*check_numbers(played), *self._check_rows(kept), *check_identical(groups)]
+        some = _choose(kept or groups, start=step)
+        chosen = [(kept or groups)[index] for index in some]
+        played, newest = played_in(chosen), step - 1
+        spoilt = [*check_numbers(played), *self._check_rows(chosen), *check_identical(groups)]
+        scores = None if spoilt or not kept else self._pair(kept, some, update, newest)  # else the cause is known
         found = [
             *spoilt,
             # Asynchronous groups that came too late for the bound are among the groups, and are not learnt from.
             *check_versions(played_in(kept) if self._staleness else played, oldest=step - self._oldest, newest=newest),
             *check_history(played),
-            *([] if spoilt else self._check_scores(kept, update, newest)),  # else the cause is known
+            *([] if scores is None else check_parity(scores, tolerance=self._tolerance) or check_sampling(scores)),
             *check_gradient(update.advantages, update.metrics),
             *self._check_moved(update),
         ]
@@ -69,11 +75,11 @@ class StepChecks:
         self.reported |= {one.kind for one in fresh}
         return fresh
 
-    def _check_rows(self, kept: Sequence[Group]) -> list[Diagnosis]:
-        trained = played_in(kept)
+    def _check_rows(self, chosen: Sequence[Group]) -> list[Diagnosis]:
+        trained = played_in(chosen)
         if not trained:
             return []
-        batch = Batch.of(kept, tails=False)
+        batch = Batch.of(chosen, tails=False)
         rows = LaidOut(
             ids=batch.ids.numpy(),
             action=batch.action.numpy(),
@@ -82,13 +88,19 @@ class StepChecks:
         )
         return check_accounting(trained, rows)
 
-    def _check_scores(self, kept: Sequence[Group], update: Update, newest: int) -> list[Diagnosis]:
+    def _pair(self, kept: Sequence[Group], some: Sequence[int], update: Update, newest: int) -> TokenScores | None:
         """Of turns that the weights at hand sampled: older ones differ for a reason."""
-        everyone: list[Trajectory] = [t for group in kept for t in group.trajectories]
         if self._dropout or not update.logprobs:
-            return []
-        scores = pair_scores(everyone, update.logprobs, update.entropies, version=newest)
-        return check_parity(scores, tolerance=self._tolerance) or check_sampling(scores)
+            return None
+        starts = [0, *accumulate(len(group.trajectories) for group in kept)]
+        places = [place for index in some for place in range(starts[index], starts[index + 1])]
+        everyone = [t for group in kept for t in group.trajectories]
+        return pair_scores(
+            [everyone[place] for place in places],
+            [update.logprobs[place] for place in places],
+            [update.entropies[place] for place in places],
+            version=newest,
+        )
 
     def _check_moved(self, update: Update) -> list[Diagnosis]:
         """Whether the second update that this process saw moved a weight: a pass over all weights, and so made once."""
@@ -99,6 +111,20 @@ class StepChecks:
             return []
         self._compared = True
         return check_moved(before, self._sums, update.metrics)
+
+
+def _choose(groups: Sequence[Group], *, start: int) -> list[int]:
+    """Groups, by index, that hold about `TOKENS` tokens, others in every step; two at least."""
+    chosen: list[int] = []
+    tokens = 0
+    for offset in range(len(groups)):
+        index = (start + offset) % len(groups)
+        if tokens >= TOKENS and len(chosen) >= 2:
+            break
+        chosen.append(index)
+        members = groups[index].trajectories
+        tokens += sum(len(turn.context_ids) + len(turn.action_ids) for t in members for turn in t.turns)
+    return chosen
 
 
 def make_step_checks(config: Config, model: nn.Module, autocast: torch.dtype | None) -> StepChecks:
