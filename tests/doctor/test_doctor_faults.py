@@ -1,5 +1,7 @@
 """Every planted fault is named, by that name and no other, within the probe's steps; and nothing without one."""
 
+from pathlib import Path
+
 import pytest
 
 from doctor_faults import FAULTS, examine, examine_recipe_text
@@ -20,6 +22,13 @@ def test_there_are_faults_enough_and_each_has_its_own_name():
     assert len(FAULTS) >= 16
     assert len({fault.kind for fault in FAULTS}) == len(FAULTS)
     assert {fault.kind for fault in FAULTS} <= {kind for check in CHECKS for kind in check.kinds}
+
+
+def test_every_kind_of_finding_has_a_test_that_makes_it():
+    planted = {fault.kind for fault in FAULTS}
+    written = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    kinds = {kind for check in CHECKS for kind in check.kinds}
+    assert {kind for kind in kinds if kind not in planted and f'"{kind}"' not in written} == set()
 
 
 def test_a_setting_that_nothing_reads_is_a_finding_and_not_a_traceback():

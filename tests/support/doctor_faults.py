@@ -229,6 +229,13 @@ class WrongForward(Wrapped):
         return await self.inner.generate(session, list(prompt_ids)[1:] or prompt_ids, sampling)
 
 
+class OwnTemperature(Wrapped):
+    """Ignores the temperature that it is asked for, in sampling and in what it reports."""
+
+    async def generate(self, session, prompt_ids, sampling):
+        return await self.inner.generate(session, prompt_ids, dataclasses.replace(sampling, temperature=1.3))
+
+
 class Rerendering:
     """A renderer whose `extend` writes the whole conversation once more (verl #3720)."""
 
@@ -268,6 +275,26 @@ class OddCalls(Rerendering):
 
     def write(self, message):
         return "".join(f"{call.name}(**{call.arguments})" for call in message.tool_calls) or self.inner.write(message)
+
+
+class ForgetsMessages(OddCalls):
+    """A template that writes the last message alone."""
+
+    def write(self, message):
+        return self.inner.write(message)
+
+    def start(self, messages, tools):
+        return self.inner.start(messages[-1:], tools)
+
+
+class DropsThinking(OddCalls):
+    """A template that strips the thinking of earlier turns, as Qwen3's does (TRL #5109)."""
+
+    def write(self, message):
+        return self.inner.write(message)
+
+    def start(self, messages, tools):
+        return self.inner.start([dataclasses.replace(message, thinking="") for message in messages], tools)
 
 
 class DeafToResults(OddCalls):
@@ -345,6 +372,22 @@ def nan_logprobs(ward: Ward) -> None:
 
 def positive_logprobs(ward: Ward) -> None:
     ward.give(engine=PositiveLogprobs(ward.parts.engine))
+
+
+def own_temperature(ward: Ward) -> None:
+    ward.give(engine=OwnTemperature(ward.parts.engine))
+
+
+def forgets_messages(ward: Ward) -> None:
+    ward.give(render=ForgetsMessages(ward.parts.render))
+
+
+def drops_thinking(ward: Ward) -> None:
+    ward.give(render=DropsThinking(ward.parts.render))
+
+
+def constant_channel(ward: Ward) -> None:
+    _pay(ward, lambda step, task: {**step.rewards, "bonus": 0.25 * step.done})
 
 
 def one_seed(ward: Ward) -> None:
@@ -502,6 +545,7 @@ FAULTS = (
     Fault(name="the engine ignores loads, version and all", plant=stale_version, kind="stale_version"),
     Fault(name="the engine reports raw logprobs, without temperature", plant=raw_logprobs, kind="raw_logprobs"),
     Fault(name="the engine samples colder than it reports", plant=colder, kind="sampling_distribution"),
+    Fault(name="the engine has a temperature of its own", plant=own_temperature, kind="sampler_temperature"),
     Fault(name="the engine's cache is off by one token", plant=wrong_forward, kind="wrong_forward"),
     Fault(name="a forced token has a NaN for a logprob", plant=nan_logprobs, kind="nan_logprobs"),
     Fault(name="the engine reports negated logprobs", plant=positive_logprobs, kind="positive_logprobs"),
@@ -520,9 +564,12 @@ FAULTS = (
         name="the template's tool calls cannot be read", plant=odd_calls, kind="tool_calls_unreadable", patient="shop"
     ),
     Fault(name="the template drops tool results", plant=results_left_out, kind="tool_results_lost", patient="shop"),
+    Fault(name="the template leaves messages out", plant=forgets_messages, kind="messages_lost"),
+    Fault(name="the template strips old thinking", plant=drops_thinking, kind="prefix_unstable"),
     Fault(name="the reward is constant", plant=constant_reward, kind="reward_constant"),
     Fault(name="the reward depends on the task alone", plant=reward_of_the_task, kind="reward_ignores_actions"),
     Fault(name="a reward channel never pays", plant=silent_channel, kind="channel_never_paid"),
+    Fault(name="a reward channel always pays the same", plant=constant_channel, kind="channel_constant"),
     Fault(name="turns are cut before they can be right", plant=short_turns, kind="turns_too_short"),
     Fault(name="episodes are cut before they can be over", plant=short_episodes, kind="episodes_too_short"),
     Fault(name="the learning rate never warms up", plant=warm_up_for_ever, kind="setting_without_effect"),

@@ -5,12 +5,15 @@ environment's expert among them.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.types import StopReason, Trajectory
 
 _EQUAL = 1e-9
 _MIN_EPISODES = 4
+_MANY_STEPS = 10
+"""Steps after which a channel that has paid nothing is not merely hard to earn."""
 
 
 def check_rewards(by_agent: Mapping[str, Sequence[Trajectory]], *, has_expert: bool) -> list[Diagnosis]:
@@ -50,11 +53,12 @@ def check_rewards(by_agent: Mapping[str, Sequence[Trajectory]], *, has_expert: b
 
 def check_channels(means: Mapping[str, Sequence[float]], *, steps: int) -> list[Diagnosis]:
     """Diagnoses by the mean reward of each channel in every training step of a run."""
-    return [
-        never_paid(name, "in this run", float(steps), unit="steps")
-        for name, values in sorted(means.items())
-        if steps >= 2 and len(values) and not any(values)
-    ]
+    found = []
+    for name, values in sorted(means.items()):
+        if steps >= 2 and len(values) and not any(values):
+            once = never_paid(name, "in this run", float(steps), unit="steps")
+            found.append(once if steps >= _MANY_STEPS else replace(once, severity="sign"))
+    return found
 
 
 def never_paid(channel: str, where: str, count: float, unit: str = "episodes") -> Diagnosis:
