@@ -10,8 +10,8 @@ from turnwise.checks.sampling import SIGMAS, calibration
 from turnwise.checks.tokens import TokenScores
 
 FLOAT32_TOLERANCE, HALF_TOLERANCE = 1e-3, 0.02
-"""Mean gap in nats from which two computations of one logprob disagree by more than rounding; in our runs on a GPU it was
-at most .0045 in bfloat16."""
+"""Mean gap in nats from which two computations of one logprob disagree by more than rounding; in our runs on a GPU it
+was at most .0045 in bfloat16."""
 
 
 def check_parity(scores: TokenScores, *, tolerance: float) -> list[Diagnosis]:

@@ -59,7 +59,8 @@ def pair_scores(
     entropy: list[Sequence[float]] = []
     for trajectory, scored, spread in zip(trajectories, logprobs, entropies, strict=True):
         for turn, own, width in zip(trajectory.turns, scored, spread, strict=False):
-            if len(own) == len(turn.logprobs) and version in (None, turn.version):
+            by_version = version is None or turn.versions == ((0, version),)
+            if len(own) == len(turn.logprobs) and by_version:
                 sampler.append(turn.logprobs)
                 learner.append(own)
                 entropy.append(width)

@@ -102,21 +102,23 @@ def _examine_steps(files: RunFiles, config: Config | None, examination: Examinat
         return
     half = config is not None and (config.model.autocast or config.model.dtype != "float32")
     noisy = config is not None and config.learner.dropout
-    updates = 1 if config is None else config.rollout.updates_per_rollout
+    rollout = None if config is None else config.rollout
+    age = 1 if rollout is None else max(rollout.updates_per_rollout, rollout.staleness + 1)
     for stored in files.steps:
-        for name, found in _check_step(stored, updates=updates, half=half, noisy=noisy).items():
+        for name, found in _check_step(stored, age=age, half=half, noisy=noisy).items():
             examination.add(name, found)
     last = [t for stored in files.steps[-2:] for t in stored.played if t.has_tokens]
     examination.add("limits", [*check_stops(last, None), *check_cuts(last)])
 
 
-def _check_step(stored: StoredStep, *, updates: int, half: bool, noisy: bool) -> dict[str, list[Diagnosis]]:
+def _check_step(stored: StoredStep, *, age: int, half: bool, noisy: bool) -> dict[str, list[Diagnosis]]:
+    """The weights of a turn may be `age` steps old; what came too late to be learnt from is not asked."""
     played, newest = [t for t in stored.played if t.has_tokens], stored.step - 1
     scores = stored.scores(newest)
     parity = [] if noisy else check_parity(scores, tolerance=HALF_TOLERANCE if half else FLOAT32_TOLERANCE)
     return {
         "numbers": check_numbers(played),
-        "versions": check_versions(played, oldest=stored.step - updates, newest=newest),
+        "versions": check_versions(stored.learnt, oldest=stored.step - age, newest=newest),
         "parity": parity,
         "sampling": [] if parity or noisy else check_sampling(scores),
         "history": check_history(played),

@@ -32,13 +32,18 @@ class StoredStep:
     def played(self) -> list[Trajectory]:
         return [e.trajectory for e in self.episodes if e.trajectory.stop is not StopReason.ENV_FAILED]
 
+    @property
+    def learnt(self) -> list[Trajectory]:
+        """Those that were trained on, and have their numbers still."""
+        return [e.trajectory for e in self.episodes if any(turn.advantages is not None for turn in e.turns)]
+
     def scores(self, version: int) -> TokenScores:
         """Of turns that this version of the weights sampled and that were trained on."""
         turns = [
             (turn, record)
             for episode in self.episodes
             for turn, record in zip(episode.trajectory.turns, episode.turns, strict=True)
-            if turn.version == version and record.learner_logprobs is not None and record.entropies is not None
+            if turn.versions == ((0, version),) and record.learner_logprobs is not None and record.entropies is not None
         ]
         nan = float("nan")
         return TokenScores(

@@ -59,13 +59,13 @@ class StepChecks:
         """New diagnoses of the step that was just trained: the step-th, on `kept` of the `groups` sampled."""
         some = _choose(kept or groups, start=step)
         chosen = [(kept or groups)[index] for index in some]
-        played, newest = played_in(chosen), step - 1
+        played, oldest, newest = played_in(chosen), step - self._oldest, step - 1
         spoilt = [*check_numbers(played), *self._check_rows(chosen), *check_identical(groups)]
         scores = None if spoilt or not kept else self._pair(kept, some, update, newest)  # else the cause is known
         found = [
             *spoilt,
             # Asynchronous groups that came too late for the bound are among the groups, and are not learnt from.
-            *check_versions(played_in(kept) if self._staleness else played, oldest=step - self._oldest, newest=newest),
+            *([] if self._staleness and not kept else check_versions(played, oldest=oldest, newest=newest)),
             *check_history(played),
             *([] if scores is None else check_parity(scores, tolerance=self._tolerance) or check_sampling(scores)),
             *check_gradient(update.advantages, update.metrics),
