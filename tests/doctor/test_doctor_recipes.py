@@ -9,8 +9,8 @@ from turnwise.doctor.preflight import examine_recipe
 from turnwise.errors import EnvError
 
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
-SHORT = ("games-bandit", "bench-multihop-rloo", "starpo-s-bandit", "gpu-multihop-qwen-500m-lora")
-"""A game, a search agent, a critic and filter, and one whose model and data are not here."""
+SHORT = ("games-bandit", "starpo-s-bandit", "gpu-multihop-qwen-500m-lora")
+"""A game, one with a critic and a filter, and a search agent whose model and data are not here."""
 
 
 @pytest.mark.parametrize("recipe", RECIPES if LONG else SHORT)

@@ -60,7 +60,7 @@ def nan_logprobs(turn):
 
 
 def old_version(turn):
-    turn["version"] = -5
+    turn["version"], turn["versions"] = -5, None
 
 
 def fewer_advantages(turn):

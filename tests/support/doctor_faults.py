@@ -159,7 +159,8 @@ class StaleWeights(Wrapped):
         self.version = version
 
     async def generate(self, session, prompt_ids, sampling):
-        return dataclasses.replace(await self.inner.generate(session, prompt_ids, sampling), version=self.version)
+        done = await self.inner.generate(session, prompt_ids, sampling)
+        return dataclasses.replace(done, version=self.version, versions=())
 
 
 class DeafToLoads(Wrapped):
