@@ -326,7 +326,7 @@ def test_a_run_learns_as_with_the_local_engine(tmp_path):
         run = run_tiny(
             tmp_path / kind,
             seed=2,
-            steps=20 if kind == "local" else 12,
+            steps=20,
             model={"name": str(model_folder(cold, 0))},
             rollout={"groups_per_step": 8, "group_size": 8},
             learner={"epochs": 4, "minibatches": 2},
