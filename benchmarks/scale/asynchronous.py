@@ -1,8 +1,9 @@
 """Steps per second and success with and without training while sampling, side by side on slow tools:
 
-    python -m benchmarks.scale.asynchronous
+    python -m benchmarks.scale.asynchronous              # the encyclopedia, from one cold start
+    python -m benchmarks.scale.asynchronous --vowels     # a game so small that waiting is most of it
 
-One cold start; from it, runs of `turnwise train` in turn, one for each staleness and seed, that differ in nothing else.
+Runs of `turnwise train` in turn, one for each staleness and seed, that differ in nothing else.
 Steps per second are those between the first and the last step, with no evaluation or checkpoint in between; success is
 on 256 held-out questions after the last. Runs that are finished are not repeated: the command goes on where it ended.
 """
@@ -17,20 +18,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 RECIPE = "encyclopedia-grpo"
-_SLOW = f"{Path(__file__).with_name('slow.py')}:SlowEncyclopedia"
+_HERE = Path(__file__).parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser().parse_args(arguments)
-    model = cold_start(options.run, options.overrides)
+    recipe, settings = str(_HERE / "vowels.yaml"), {"env.name": f"{_HERE / 'slow.py'}:SlowVowels"}
+    if not options.vowels:
+        recipe, settings = RECIPE, {"env.name": f"{_HERE / 'slow.py'}:SlowEncyclopedia", "sft": "null"}
+        settings["model.name"] = str(cold_start(options.run, options.overrides))
     measured: dict[int, list[dict[str, float]]] = {staleness: [] for staleness in options.staleness}
     for seed in range(options.seeds):
         for staleness in options.staleness:
             folder = options.run / f"staleness-{staleness}-seed-{seed}"
-            settings = {
-                "model.name": str(model),
-                "sft": "null",
-                "env.name": _SLOW,
+            settings |= {
                 "env.args": f"{{seconds: {options.seconds:g}}}",
                 "seed": str(seed),
                 "steps": str(options.steps),
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "evaluate.every": "0",
                 "checkpoint.every": str(options.steps),
             }
-            train(folder, [*(f"{name}={value}" for name, value in settings.items()), *options.overrides])
+            train(folder, recipe, [*(f"{name}={value}" for name, value in settings.items()), *options.overrides])
             measured[staleness].append(measure(folder))
     sys.stdout.write(table(measured, options.steps))
     return 0
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.asynchronous", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="further settings of all runs: learner.optimizer.lr=1e-4")
+    parser.add_argument("--vowels", action="store_true", help="train on a small game in place of the encyclopedia")
     parser.add_argument("--run", type=Path, default=Path("runs/bench/asynchronous"), help="where the runs are kept")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1], help="the values compared")
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a search takes")
@@ -61,13 +63,13 @@ def cold_start(run: Path, overrides: Sequence[str]) -> Path:
     """The model that all runs start from, trained once."""
     model = run / "cold" / "checkpoints" / "step-000000" / "model"
     if not model.is_dir():
-        train(run / "cold", ["steps=0", *overrides])
+        train(run / "cold", RECIPE, ["steps=0", *overrides])
     return model.resolve()
 
 
-def train(folder: Path, overrides: Sequence[str]) -> None:
+def train(folder: Path, recipe: str, overrides: Sequence[str]) -> None:
     if not (folder / "report.html").exists():
-        command = [sys.executable, "-m", "turnwise", "train", RECIPE, *overrides, "--run", str(folder), "--resume=auto"]
+        command = [sys.executable, "-m", "turnwise", "train", recipe, *overrides, "--run", str(folder), "--resume=auto"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -1,10 +1,13 @@
-"""The encyclopedia with a search that takes its time, as one behind a network does."""
+"""Environments whose tools take their time, as those behind a network do."""
 
 import asyncio
 from collections.abc import Sequence
 
+from turnwise.envs.base import Env
 from turnwise.envs.encyclopedia.env import Encyclopedia
-from turnwise.types import Message, Step
+from turnwise.types import Message, Step, Task
+
+_TURNS = 5
 
 
 class SlowEncyclopedia(Encyclopedia):
@@ -18,3 +21,26 @@ class SlowEncyclopedia(Encyclopedia):
         if message.tool_calls:
             await asyncio.sleep(self._seconds)
         return await super().step(message)
+
+
+class SlowVowels(Env):
+    """Asks for vowels, five times; a scorer takes its time over every reply. A model learns it from nothing."""
+
+    def __init__(self, *, seconds: float = 0.2) -> None:
+        self._seconds = seconds
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [Task(id=f"{split}-{place}") for place in range(64)]
+
+    async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
+        self._shares: list[float] = []
+        return [Message(role="user", content="a e i o u, please")]
+
+    async def step(self, message: Message) -> Step:
+        await asyncio.sleep(self._seconds)
+        self._shares.append(sum(letter in "aeiou" for letter in message.content) / max(len(message.content), 1))
+        paid = {"vowels": self._shares[-1] / _TURNS}
+        if len(self._shares) < _TURNS:
+            return Step(messages=(Message(role="user", content="more"),), rewards=paid)
+        success = sum(self._shares) / _TURNS > 0.5
+        return Step(rewards=paid, done=True, metrics={"success": float(success)})

@@ -41,8 +41,8 @@ def test_steps_are_counted_between_the_first_and_the_last(tmp_path):
 def test_both_ways_are_trained_alike_and_compared(tmp_path, monkeypatch, capsys):
     asked = []
 
-    def train(folder, overrides):
-        config = load_config(asynchronous.RECIPE, overrides)
+    def train(folder, recipe, overrides):
+        config = load_config(recipe, overrides)
         asked.append((folder.name, config))
         if folder.name == "cold":
             (folder / "checkpoints/step-000000/model").mkdir(parents=True)
