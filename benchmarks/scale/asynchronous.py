@@ -74,16 +74,18 @@ def train(folder: Path, recipe: str, overrides: Sequence[str]) -> None:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """`{"steps_per_second": 1.2, "before": .31, "after": .84, "tool_wait": .35, "staleness": .7, "dropped": 0.0}`."""
+    """`{"steps_per_second": 1.2, "before": .31, "after": .84, "tasks": 256.0, "tool_wait": .35, "staleness": .7, ...}`."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     trained = [record for record in records if record["stage"] == "train"]
-    success = [record["evaluate/success"] for record in records if record["stage"] == "evaluate"]
+    evaluations = [record for record in records if record["stage"] == "evaluate"]
+    success = [record["evaluate/success"] for record in evaluations]
     seconds = trained[-1]["time"] - trained[0]["time"]
     wall = sum(record["ledger/wall_seconds"] for record in trained[1:])
     return {
         "steps_per_second": (len(trained) - 1) / seconds,
         "before": success[0],
         "after": success[-1],
+        "tasks": float(evaluations[-1].get("evaluate/tasks", 256)),
         "tool_wait": sum(record.get("ledger/tool_wait_seconds", 0.0) for record in trained[1:]) / wall,
         "staleness": statistics.fmean(record.get("staleness/mean", 0.0) for record in trained),
         "dropped": sum(record.get("staleness/dropped_groups", 0.0) for record in trained),
@@ -91,7 +93,7 @@ def measure(folder: Path) -> dict[str, float]:
 
 
 def table(measured: Mapping[int, Sequence[Mapping[str, float]]], steps: int) -> str:
-    """Means over seeds, and the standard error of success over the 256 questions of each."""
+    """Means over seeds, and the standard error of success over all held-out tasks."""
     lines = [
         f"| staleness | steps/s | against the first | idle for tools | success before | after {steps} steps |"
         " mean age of tokens | dropped groups |",
@@ -101,7 +103,7 @@ def table(measured: Mapping[int, Sequence[Mapping[str, float]]], steps: int) -> 
     for staleness, runs in measured.items():
         mean = {name: statistics.fmean(one[name] for one in runs) for name in runs[0]}
         base = base or mean["steps_per_second"]
-        error = math.sqrt(mean["after"] * (1 - mean["after"]) / (256 * len(runs)))
+        error = math.sqrt(mean["after"] * (1 - mean["after"]) / (mean["tasks"] * len(runs)))
         lines.append(
             f"| {staleness} | {mean['steps_per_second']:.2f} | {mean['steps_per_second'] / base:.2f} x |"
             f" {mean['tool_wait']:.0%} | {mean['before']:.3f} | {mean['after']:.3f} ± {error:.3f} |"

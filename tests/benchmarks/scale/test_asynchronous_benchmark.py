@@ -32,6 +32,7 @@ def test_steps_are_counted_between_the_first_and_the_last(tmp_path):
         "steps_per_second": 2.0,
         "before": 0.25,
         "after": 0.75,
+        "tasks": 256.0,
         "tool_wait": 0.25,
         "staleness": 0.0,
         "dropped": 0.0,
