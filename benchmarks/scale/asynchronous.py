@@ -74,7 +74,7 @@ def train(folder: Path, recipe: str, overrides: Sequence[str]) -> None:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """`{"steps_per_second": 1.2, "before": .31, "after": .84, "tasks": 256.0, "tool_wait": .35, "staleness": .7, ...}`."""
+    """`{"steps_per_second": 1.2, "before": .31, "after": .84, "tasks": 256.0, "tool_wait": .35, ...}`."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     trained = [record for record in records if record["stage"] == "train"]
     evaluations = [record for record in records if record["stage"] == "evaluate"]
