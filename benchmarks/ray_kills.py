@@ -1,7 +1,7 @@
 """What losing a rollout worker costs: `python -m benchmarks.ray_kills --steps 60 --every 20`.
 
 Trains on two rollout workers of Ray with slow tools, so that the processor is not the limit. The first `every` steps
-are undisturbed; from then on a worker is killed (SIGKILL) once in `every` steps, in the middle of a rollout. Prints
+are undisturbed; from then on a worker is killed (SIGKILL) once in `every` steps, a moment after one has ended. Prints
 steps per second of both parts, and holds the run to having lost no episode.
 """
 
