@@ -126,6 +126,12 @@ def test_a_row_longer_than_the_budget_goes_alone():
     assert [tuple(micro.ids.shape) for micro in batch.micro_batches(4)] == [(1, 7), (1, 3), (1, 3)]
 
 
+def test_the_longest_row_is_counted_in_tokens_and_no_rows_have_none():
+    two = group(episode(turn([1, 2], [3], opens=True), turn([4], [5, 6])), episode(turn([1], [2], opens=True)))
+    assert Batch.of([two]).longest_row == 6
+    assert Batch.of([]).longest_row == 0
+
+
 def test_packed_rows_lie_end_to_end_and_count_their_own_places():
     batch = Batch.of([group(TWO_TURNS, REWRITTEN, CUT_OFF)])
     micros = batch.micro_batches(15, packing=True)

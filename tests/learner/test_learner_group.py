@@ -156,3 +156,25 @@ def test_only_rank_0_drives():
     with pytest.raises(AssertionError, match="the other ranks follow"):
         LearnerGroup(Second())
     assert SINGLE.is_main
+
+
+def test_every_update_is_published_to_the_model_that_is_sampled_from():
+    """A rank that learns on a copy of its own (a shard) hands its weights back; in one process the two are one."""
+
+    class Counting(SingleProcess):
+        published = 0
+
+        def publish(self, trained, model):
+            self.published += 1
+            assert trained is model
+            super().publish(trained, model)
+
+    parallel = Counting()
+    learners = LearnerGroup(parallel)
+    loaded = load_model(SETTINGS, seed=7, texts=lambda: ["a text", "another text"])
+    learners.load_model(loaded, SETTINGS, seed=7)
+    learners.make_learner(**SPEC)
+    before = parallel.published
+    for seed in (1, 2):
+        learners.update(GROUPS, seed=seed)
+    assert parallel.published == before + 2

@@ -3,9 +3,12 @@
 import asyncio
 from functools import partial
 
+import pytest
+
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
+from turnwise.errors import EnvError
 from turnwise.rollout import RolloutCollector, RolloutSettings
 from turnwise.stability import FilterSettings, select
 from turnwise.types import Message, Step, Task
@@ -140,3 +143,25 @@ def test_any_agent_can_play_for_it_and_any_function_can_filter():
     assert batch.kept == [batch.groups[0]]
     assert batch.metrics() == {"filter/mine": 2.0}
     assert not any(member.has_tokens for group in batch.groups for member in group.trajectories)
+
+
+def test_too_many_failed_episodes_end_the_step():
+    """Two groups of eight, whose episodes fail by a toss: some do and some do not."""
+
+    class Failing(Tosses):
+        async def step(self, message):
+            if self._paid == 0.0:
+                raise ConnectionError("no simulator")
+            return await super().step(message)
+
+    def source(most):
+        render = Letters()
+        engine = ScriptedEngine(lambda session, prompt: "x", render.encode_action, context_limit=64)
+        settings = RolloutSettings(groups_per_step=2, group_size=8, max_failures=most)
+        tosses = [Task(id=str(place), seed=3 * place) for place in range(4)]
+        return RolloutCollector(PolicyAgent(engine=engine, render=render), Failing(), tosses, settings, seed=0)
+
+    failed = sum(one.failure != "" for group in collect(source(1.0)).groups for one in group.trajectories)
+    assert 0 < failed < 16
+    with pytest.raises(EnvError, match=f"^{failed} of 16 episodes failed.*raise rollout.max_failures above 0.01$"):
+        collect(source(0.01))
