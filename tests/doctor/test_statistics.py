@@ -38,7 +38,7 @@ def test_sound_sampling_raises_no_alarm(name):
         fit = calibration(scores.learner, scores.entropy)
         worst = max(worst, abs(fit or 0.0))
         assert check_sampling(scores) == []
-    assert worst < SIGMAS, "200 looks; the rate that is stated allows one in 100,000"
+    assert worst < SIGMAS, "200 looks"
 
 
 @pytest.mark.parametrize("name", ["sure to different degrees", "a long tail"])

@@ -2,8 +2,8 @@
 
 For a token x drawn from p, −log p(x) has the mean H(p). So the sum over tokens of (−logprob − entropy) is a sum of
 martingale differences, whose standard deviation the tokens show themselves; where they are too few to show it, that of
-a yes-or-no choice of the same entropy stands in. The threshold of 5 standard deviations has a false-alarm rate below
-1e-5 a look (tests/doctor/test_statistics.py measures it on synthetic policies).
+a yes-or-no choice of the same entropy stands in. Of a normal sum, 5 standard deviations are one false alarm in a
+million looks (tests/doctor/test_statistics.py looks 800 times at synthetic policies).
 """
 
 import math
