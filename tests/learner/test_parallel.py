@@ -13,7 +13,7 @@ from episodes_by_hand import group, tiny_llama
 from layout_cases import CASES, GROUPS, MIXED, assert_same_gradients, learner_of, update_of
 from turnwise.errors import ConfigError
 from turnwise.learner.parallel import SINGLE, join
-from turnwise.learner.parallel.data_parallel import _own_gpu
+from turnwise.learner.parallel.data_parallel import _own_gpu, _pack, _Unpickler
 
 LAYOUTS = {
     "padded": {},
@@ -231,3 +231,13 @@ def test_a_gradient_check_that_can_fail():
     )
     with pytest.raises(AssertionError, match="policy"):
         assert_same_gradients(other, expected)
+
+
+def test_described_tensors_travel_without_content():
+    """A checkpoint's state is sent to all ranks before each reads its part of the shards."""
+    state = {"moments": torch.empty(3, 4, dtype=torch.bfloat16, device="meta"), "step": torch.tensor(5.0)}
+    packed, tensors = _pack(state)
+    found = _Unpickler(packed, tensors).load()
+    assert [float(one) for one in tensors] == [5.0]
+    assert found["moments"].is_meta
+    assert (found["moments"].shape, found["moments"].dtype) == ((3, 4), torch.bfloat16)

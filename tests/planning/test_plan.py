@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from episodes_by_hand import episode, group, turn
-from tiny_runs import run_tiny, tiny_config
+from tiny_runs import SFT, run_tiny, tiny_config
 from turnwise.cli.main import main
 from turnwise.config import load_config
 from turnwise.credit.settings import CreditSettings
@@ -20,6 +20,7 @@ from turnwise.planning.hardware import KNOWN, find_hardware
 from turnwise.planning.measured import PARTS, MeasuredRun, Workload, measure_run, read_table, run_settings
 from turnwise.planning.memory import learner_memory
 from turnwise.planning.peak import PeakMemory
+from turnwise.planning.probe import probe
 from turnwise.planning.recipe import find_workload, make_plan, trained_parameters
 from turnwise.planning.shape import ModelShape, find_shape
 
@@ -222,6 +223,16 @@ def test_a_plan_is_calibrated_by_a_run_of_ones_own(tmp_path, capsys):
     assert plan.errors is None
     with pytest.raises(RunError, match="0 steps to go by, 3 are needed"):
         measure_run(run.path, run_settings(config, find_shape(config.model, {})), device="here", steps=(50, 60))
+
+
+def test_a_probe_makes_a_few_steps_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    measured = probe(tiny_config(sft=SFT), steps=3)
+    assert measured.work.episodes == tiny_config().rollout.groups_per_step * tiny_config().rollout.group_size
+    assert measured.seconds["step"] > 0
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"^--probe: 2 steps are too few: 3 or more$"):
+        probe(tiny_config(), steps=2)
 
 
 def test_the_command_prints_prediction_and_error(capsys):

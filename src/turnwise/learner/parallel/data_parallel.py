@@ -222,7 +222,7 @@ class _Pickler(pickle.Pickler):
         self.tensors: list[torch.Tensor] = []
 
     def persistent_id(self, value: object) -> int | None:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.is_meta:  # a described one has nothing to send
             return None
         self.tensors.append(value.detach().cpu().contiguous())
         return len(self.tensors) - 1
