@@ -162,6 +162,55 @@ def test_other_failures_of_a_load_end_it():
         asyncio.run(Fleet([Broken(), Worker()]).load({}, 1))
 
 
+def test_late_news_of_a_loss_does_not_lose_a_worker_that_is_back():
+    async def run():
+        first, second = Worker(places=2), Worker(places=2)
+        fleet = Fleet([first, second], retry_seconds=0)
+        await fleet.load({}, 1)
+        plays = begin(fleet, 0, 1, 2, 3)
+        await settle()
+        held = first._ends.pop()  # of two jobs of the first worker, one learns of its death later
+        first.kill()
+        first.gone = False
+        await settle()
+        assert (fleet.lost, first.loaded) == (1, [1, 1])
+        held.set_exception(WorkerLost("no process"))
+        await settle()
+        assert (fleet.lost, fleet.replayed) == (1, 2)
+        for worker in (first, second):
+            worker.finish(len(worker._ends))
+            await settle()
+        for worker in (first, second):
+            worker.finish(len(worker._ends))
+        assert len(await asyncio.gather(*plays)) == 4
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+
+
+def test_a_worker_that_fails_as_it_returns_ends_the_run_with_its_error():
+    class Broken(Worker):
+        async def load(self, weights, version):
+            await super().load(weights, version)
+            if len(self.loaded) > 1:
+                raise RunError("no such model there")
+
+    async def run():
+        worker = Broken(places=1)
+        fleet = Fleet([worker], retry_seconds=0)
+        await fleet.load({}, 1)
+        plays = begin(fleet, 0, 1)
+        await settle()
+        worker.kill()
+        worker.gone = False
+        for play in plays:
+            with pytest.raises(RunError, match="no such model there"):
+                await play
+        with pytest.raises(RunError, match="no such model there"):
+            await fleet.play(job(2))
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+
+
 def test_a_fleet_without_workers_gives_up_after_a_while():
     async def run():
         one = Worker()

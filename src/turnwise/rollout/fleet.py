@@ -137,6 +137,8 @@ class Fleet:
         """Jobs that wait for a place, in the order they came."""
         self._returning: set[asyncio.Task[None]] = set()
         self._giving_up: asyncio.TimerHandle | None = None
+        self._failure: BaseException | None = None
+        """Why no job can be played any more."""
         self.replayed = 0
         """Jobs that were played again because their worker was lost."""
         self.lost = 0
@@ -169,11 +171,13 @@ class Fleet:
         """Plays a job on the least busy worker with a place, the first of equals; waits while all places are taken."""
         while True:
             member = await self._place()
+            life = member.life
             try:
                 return await member.worker.play(job)
             except WorkerLost as lost:
                 self.replayed += 1
-                self._lose(member, lost)
+                if life == member.life:  # else it is back already, and this is late news
+                    self._lose(member, lost)
             finally:
                 self._free(member)
 
@@ -204,6 +208,8 @@ class Fleet:
 
     async def _place(self) -> "_Member":
         """A worker with a place, which is then taken."""
+        if self._failure is not None:
+            raise self._failure
         place: asyncio.Future[_Member] = asyncio.get_running_loop().create_future()
         self._queue.append(place)
         self._assign()
@@ -258,7 +264,7 @@ class Fleet:
         _logger.warning("a rollout worker is lost, and its jobs are played again: %s", lost)
         task = asyncio.get_running_loop().create_task(self._bring_back(member))
         self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        task.add_done_callback(self._end_return)
         if not any(member.present for member in self._members):
             self._giving_up = asyncio.get_running_loop().call_later(self._patience, self._give_up)
 
@@ -274,17 +280,30 @@ class Fleet:
             except WorkerLost:
                 await asyncio.sleep(self._retry_seconds)
         member.present = True
+        member.life += 1
         self._offer(member)
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
         self._assign()
 
+    def _end_return(self, task: "asyncio.Task[None]") -> None:
+        """A worker that fails otherwise than by being lost would fail again: the run ends with its error."""
+        self._returning.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
     def _give_up(self) -> None:
-        error = RunError(
-            f"all {len(self._members)} rollout workers have been gone for {self._patience:g} seconds: see their logs, "
-            "then resume the run"
+        self._fail(
+            RunError(
+                f"all {len(self._members)} rollout workers have been gone for {self._patience:g} seconds: see their "
+                "logs, then resume the run"
+            )
         )
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the jobs that wait, and those that come, with an error."""
+        self._failure = error
         for place in self._queue:
             if not place.done():
                 place.set_exception(error)
@@ -297,6 +316,8 @@ class _Member:
     def __init__(self, number: int, worker: RolloutWorker, clock: Callable[[], float]) -> None:
         self.number, self.worker, self._clock = number, worker, clock
         self.present = True
+        self.life = 0
+        """How often it has come back."""
         self.jobs = 0
         self._busy, self._since = 0.0, 0.0
 

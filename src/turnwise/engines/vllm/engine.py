@@ -258,7 +258,7 @@ def _start(
 
 
 def _refuse_torchrun() -> None:
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise EngineError(
             "engine.servers: 0 would put vLLM into a process of torchrun's, whose process group it needs for itself: "
             "set engine.servers to 1 or more"
