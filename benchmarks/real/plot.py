@@ -70,9 +70,9 @@ def _draw_panel(title: str, curves: dict[str, list[Point]], rollbacks: dict[str,
 
     drawn = [f'<text x="{_LEFT}" y="16" font-weight="bold">{html.escape(title)}</text>']
     for value in (low + room, (low + high) / 2, high - room):
-        y = float(place(0, value).split(",")[1])
-        drawn.append(f'<line x1="{_LEFT}" x2="{_WIDTH - 14}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        drawn.append(f'<text x="{_LEFT - 4}" y="{y + 4}" text-anchor="end">{value:.3f}</text>')
+        height = float(place(0, value).split(",")[1])
+        drawn.append(f'<line x1="{_LEFT}" x2="{_WIDTH - 14}" y1="{height}" y2="{height}" stroke="#ddd"/>')
+        drawn.append(f'<text x="{_LEFT - 4}" y="{height + 4:.1f}" text-anchor="end">{value:.3f}</text>')
     drawn.append(f'<text x="{_LEFT}" y="{_HEIGHT - 14}">step 0</text>')
     drawn.append(f'<text x="{_WIDTH - 14}" y="{_HEIGHT - 14}" text-anchor="end">step {last:.0f}</text>')
     for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
