@@ -21,7 +21,7 @@ from turnwise.envs.registry import describe_env
 from turnwise.envs.workers.env import in_workers
 from turnwise.errors import ConfigError
 from turnwise.rollout import Limits, run_groups
-from turnwise.types import StopReason
+from turnwise.types import Message, StopReason
 
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
 CHAOS = ChaosSettings(hang=0.05, crash=0.05, kill=0.01)
@@ -123,6 +123,18 @@ def test_only_training_is_struck(tmp_path):
     )
     assert 4 <= records(run, "train")[0]["rollout/failed"] <= 14
     assert [record["evaluate/failed"] for record in records(run, "evaluate")] == [0.0, 0.0]
+
+
+def test_what_faults_do_not_touch_is_the_environments_own():
+    class Remembering(Desk):
+        keeps_conversation = True
+
+        def expert_summary(self):
+            return Message(role="assistant", content="two of three are done")
+
+    struck = with_chaos(Remembering(), CHAOS).with_faults().spawn()
+    assert struck.keeps_conversation
+    assert struck.expert_summary().content == "two of three are done"
 
 
 def test_the_option_is_short_for_settings():

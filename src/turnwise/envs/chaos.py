@@ -12,21 +12,20 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import Self
 
 from pydantic import Field
 
-from turnwise.envs.base import Env, close_env
+from turnwise.envs.base import Env
 from turnwise.envs.tool_env import ToolEnv
+from turnwise.envs.wrapper import WrappedEnv
 from turnwise.errors import ConfigError
 from turnwise.seeds import derive_seed
 from turnwise.settings import Settings
 from turnwise.tools import Tool
-from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
-
-T = TypeVar("T")
+from turnwise.types import Message, Step, Task, Turn
 
 attempt: contextvars.ContextVar[int | None] = contextvars.ContextVar("attempt", default=None)
 """How many workers an episode was on before; None: this process is no worker."""
@@ -59,18 +58,15 @@ def with_chaos(env: Env, settings: ChaosSettings | None) -> Env:
     return env if settings is None else ChaosEnv(env, settings)
 
 
-class ChaosEnv(Env):
+class ChaosEnv(WrappedEnv):
     """Another environment, struck by faults where `with_faults()` was called."""
 
     def __init__(self, inner: Env, settings: ChaosSettings) -> None:
-        self._inner, self._settings, self._struck = inner, settings, False
-        self._random: random.Random | None = None
         if isinstance(inner, ToolEnv):
-            self._inner = inner.with_tools(functools.partial(_strike_before, settings=settings))
-
-    @property
-    def prototype(self) -> Env:
-        return self._inner.prototype
+            inner = inner.with_tools(functools.partial(_strike_before, settings=settings))
+        super().__init__(inner)
+        self._settings, self._struck = settings, False
+        self._random: random.Random | None = None
 
     def with_faults(self) -> Self:
         struck = super().spawn()
@@ -79,61 +75,26 @@ class ChaosEnv(Env):
 
     def spawn(self) -> Self:
         fresh = super().spawn()
-        fresh._inner = self._inner.spawn()
+        fresh._env = self._env.spawn()
         return fresh
-
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        return self._inner.tools
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return self._inner.tasks(split)
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         if self._struck:
             self._random = random.Random(derive_seed(episode_seed, "chaos", attempt.get() or 0))
-        return await self._inner.reset(task, episode_seed)
+        return await super().reset(task, episode_seed)
 
     async def step(self, message: Message) -> Step:
         _dice.set(self._random)  # tools, in whatever task or thread, have a copy of this context
-        if self._random is not None and not isinstance(self._inner, ToolEnv):
+        if self._random is not None and not isinstance(self._env, ToolEnv):
             fault = _draw(self._random, self._settings)
             if fault == "hang" and (attempt.get() is None or self._random.random() < 0.5):
                 await asyncio.sleep(_FOR_EVER)
             _strike(fault, can_hang=True)
-        return await self._inner.step(message)
+        return await self._env.step(message)
 
     async def receive(self, turn: Turn) -> Step:
-        if type(self._inner).receive is Env.receive:
-            return await super().receive(turn)
-        return await self._inner.receive(turn)
-
-    def turn_request(self) -> TurnRequest:
-        return self._inner.turn_request()
-
-    async def overflow(self) -> Step | None:
-        return await self._inner.overflow()
-
-    async def close(self) -> None:
-        await close_env(self._inner)
-
-    def state_key(self) -> str | None:
-        return self._inner.state_key()
-
-    @property
-    def has_deadline(self) -> bool:
-        return self._inner.has_deadline
-
-    @property
-    def has_expert(self) -> bool:
-        return self._inner.has_expert
-
-    def expert(self) -> Message:
-        return self._inner.expert()
-
-    async def run_sync(self, method: Callable[[], T]) -> T:
-        own: Callable[[], T] = getattr(self._inner, method.__name__)
-        return await self._inner.run_sync(own)
+        """By `step`, which faults strike, unless the environment receives turns itself."""
+        return await (Env.receive(self, turn) if type(self._env).receive is Env.receive else super().receive(turn))
 
 
 def _strike_before(tool: Tool, *, settings: ChaosSettings) -> Tool:
