@@ -45,7 +45,7 @@ def test_training_from_python_configures_the_process_even_if_torch_is_loaded(mon
     class Launched(Exception):
         pass
 
-    def launch(train):
+    def launch(train, cluster=None):
         raise Launched
 
     calls = []

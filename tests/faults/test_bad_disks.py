@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -120,10 +121,14 @@ def test_a_damaged_row_is_named(whole):
             trajectory_of({**row, **broken})
 
 
+def put_weights(folder, text):
+    (folder / "weights").write_text(text)
+
+
 def test_stray_entries_are_no_checkpoints_and_stop_no_save(tmp_path):
     """A file, a link or a folder with any name, also one that a checkpoint will take."""
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, lambda folder: (folder / "weights").write_text("1"))
+    checkpoints.save(1, partial(put_weights, text="1"))
     for name in ("step-000009", ".step-000002.tmp", ".step-000001.old", "notes.txt", "step-", "step-٣", "STEP-000002"):
         (tmp_path / name).write_text("stray")
     (tmp_path / "step-000008").symlink_to("nowhere")
@@ -132,7 +137,7 @@ def test_stray_entries_are_no_checkpoints_and_stop_no_save(tmp_path):
     assert checkpoints.steps() == [1]
     assert checkpoints.newest_whole() == tmp_path / "step-000001"
     for step in (2, 3, 9):
-        checkpoints.save(step, lambda folder: (folder / "weights").write_text("more"))
+        checkpoints.save(step, partial(put_weights, text="more"))
     assert checkpoints.steps() == [3, 9]
     assert checkpoints.newest_whole() == tmp_path / "step-000009"
     assert (tmp_path / "notes.txt").read_text() == "stray"

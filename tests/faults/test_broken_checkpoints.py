@@ -138,6 +138,10 @@ def test_an_evaluation_takes_the_newest_whole_one_and_refuses_a_broken_one_by_na
         load_target(str(run.path), model=str(run.checkpoints / NEWEST))
 
 
+def put_state(folder):
+    (folder / "state.pt").write_bytes(b"whole")
+
+
 def test_a_gateway_that_follows_a_run_skips_a_broken_checkpoint_with_one_warning(run, tmp_path, monkeypatch, caplog):
     loaded: list[str] = []
     monkeypatch.setattr("turnwise.gateway.serving._FOLLOW_SECONDS", 0.01)
@@ -156,7 +160,7 @@ def test_a_gateway_that_follows_a_run_skips_a_broken_checkpoint_with_one_warning
         (tmp_path / "broken").rename(run.checkpoints / NEWEST)
         await asyncio.sleep(0.3)
         assert loaded == []
-        checkpoints.save(STEPS + 1, lambda folder: (folder / "state.pt").write_bytes(b"whole"))
+        checkpoints.save(STEPS + 1, put_state)
         for _ in range(500):
             await asyncio.sleep(0.01 * (not loaded))
         following.cancel()

@@ -241,9 +241,9 @@ class Bounded:
         return self._policy.open(env, **given)
 
 
-def test_a_share_to_replay_is_read_by_the_rules_that_replay():
-    assert RolloutSettings(replay=0.2).unread() == {"replay": "task_sampler"}
-    assert RolloutSettings(replay=0.2, task_sampler="hard").unread() == {}
+def test_a_share_to_replay_is_read_by_the_rules_that_replay_and_patience_by_asynchronous_runs():
+    assert RolloutSettings().unread() == {"replay": "task_sampler", "straggler_seconds": "staleness"}
+    assert RolloutSettings(task_sampler="hard", staleness=1).unread() == {}
 
 
 def test_progress_counts_every_episode_of_all():

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tiny_runs import SMALLEST, Signals, Silent, model_folder, records, tiny_config
+from turnwise.engines.local.engine import LocalEngine
 from turnwise.errors import ConfigError, RunInterrupted
 from turnwise.learner.learner import Learner
 from turnwise.ledger import Ledger
@@ -54,8 +55,8 @@ def groups_of(run, step):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run whose updates take long enough for turns to be under way when they end."""
-    learn, threads = Learner.learn, set()
+    """A run whose turns are under way when an update ends: a turn takes a quarter of a second, an update less."""
+    learn, decode, threads = Learner.learn, LocalEngine._decode, set()
 
     def slowly(self, batch, *, seed):
         threads.add(threading.current_thread().name)
@@ -63,8 +64,13 @@ def finished(tmp_path_factory):
         time.sleep(0.05)
         return update
 
+    def decode_slowly(self):
+        time.sleep(0.01)
+        return decode(self)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "learn", slowly)
+        patch.setattr(LocalEngine, "_decode", decode_slowly)
         run = run_training(config(), tmp_path_factory.mktemp("async") / "run", env=Paid(), display=Silent())
     assert threads == {"turnwise-update_0"}, "updates run beside the event loop"
     return run

@@ -34,6 +34,7 @@ EXCUSED = {
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
     r"turnwise train .*engine.kind=vllm": "needs the vllm package: make test-vllm trains with it",
     r"turnwise eval .*engine.kind=openai": "a server of the reader's; tests/cli has one",
+    r"python examples/(mixture|memory).py": "minutes: tests/examples runs them small",
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
     r"turnwise export ": "the run that torchrun made; tests/training/test_checkpoint_format.py runs the command",

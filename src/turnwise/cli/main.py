@@ -47,7 +47,6 @@ from turnwise.spelling import suggest
 
 COMMANDS: Mapping[str, Command] = {
     "new": new,
-    "plan": plan,
     "train": train,
     "eval": evaluate,
     "runs": runs,
@@ -60,6 +59,7 @@ COMMANDS: Mapping[str, Command] = {
     "play": play,
     "check": check,
     "doctor": doctor,
+    "plan": plan,
     "demo": demo,
     "recipes": recipes,
     "settings": settings,
