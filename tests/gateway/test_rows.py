@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from byte_render import ByteRender
+from byte_render import ByteRender, rows
 from turnwise.agents import PolicyAgent
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.gateway.chat import ErrorKind, GatewayError
@@ -16,17 +16,6 @@ from turnwise.types import Finish, Message, StopReason, Task
 RENDER = ByteRender()
 REPLIES = "abcdefgh"
 U, A = "user", "assistant"
-
-
-def rows(episode):
-    """Each row as text; what the agent sampled stands in brackets."""
-    drawn = []
-    for row in episode.rows(tail=False):
-        text = ""
-        for token, sampled in zip(row.ids.tolist(), row.action_mask, strict=True):
-            text += f"[{RENDER.decode([token])}]" if sampled else RENDER.decode([token])
-        drawn.append(text.replace("][", "").replace("<says>", "/").replace("<asks>", ">").replace("<end>", "."))
-    return drawn
 
 
 def play(function, *, context_limit=1000, replies=REPLIES, limits=None, **arguments):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from byte_render import ByteRender, Scripted, Watched, play, policy, says
+from byte_render import ByteRender, Scripted, Watched, play, policy, rows, says
 from turnwise.agents import DemonstratingExpert, ScriptedAgent
 from turnwise.envs.memory import CompactionSettings
 from turnwise.gateway.program import AgentProgram
@@ -13,17 +13,6 @@ from turnwise.rollout import Limits, run_episode
 from turnwise.types import Message, Step, StopReason, Task
 
 RENDER = ByteRender()
-
-
-def rows(episode):
-    """Each row as text; what the agent sampled stands in brackets."""
-    drawn = []
-    for row in episode.rows(tail=False):
-        text = ""
-        for token, sampled in zip(row.ids.tolist(), row.action_mask, strict=True):
-            text += f"[{RENDER.decode([token])}]" if sampled else RENDER.decode([token])
-        drawn.append(text.replace("][", "").replace("<says>", "/").replace("<asks>", ">").replace("<end>", "."))
-    return drawn
 
 
 def oldest(**given):

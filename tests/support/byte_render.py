@@ -118,3 +118,14 @@ def ids(text):
     for name, token in (("<end>", END), ("<says>", SAYS), ("<asks>", ASKS)):
         text = text.replace(name, chr(0xE000 + token))
     return tuple(ord(letter) - 0xE000 if ord(letter) >= 0xE000 else ord(letter) for letter in text)
+
+
+def rows(episode):
+    """Each row as text; what the agent sampled stands in brackets."""
+    render, drawn = ByteRender(), []
+    for row in episode.rows(tail=False):
+        text = ""
+        for token, sampled in zip(row.ids.tolist(), row.action_mask, strict=True):
+            text += f"[{render.decode([token])}]" if sampled else render.decode([token])
+        drawn.append(text.replace("][", "").replace("<says>", "/").replace("<asks>", ">").replace("<end>", "."))
+    return drawn

@@ -109,10 +109,10 @@ class _Empty(Env):
         return [Task(id=str(place)) for place in range(4096)]
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
-        raise NotImplementedError("a simulated worker plays no episode")
+        raise AssertionError("a simulated worker plays no episode")
 
     async def step(self, message: Message) -> Step:
-        raise NotImplementedError("a simulated worker plays no episode")
+        raise AssertionError("a simulated worker plays no episode")
 
 
 class SleepingWorker:
