@@ -1,8 +1,10 @@
 """One decision a step: what the controller does on an alarm, and when it undoes it, along curves that are known."""
 
+from dataclasses import replace
+
 import pytest
 
-from curves_by_hand import steady
+from curves_by_hand import WELL, steady
 from turnwise.credit.estimate import CreditSettings
 from turnwise.losses.settings import LossSettings
 from turnwise.stability import (
@@ -14,6 +16,7 @@ from turnwise.stability import (
     StabilitySettings,
     StarPOSSettings,
 )
+from turnwise.stability.signal import RewardSignal
 
 OWN = AlgorithmSettings(
     filter=FilterSettings(),
@@ -77,7 +80,9 @@ def test_metrics_say_which_weights_a_step_trained():
     decisions = go(controller(), [*steady(8), *steady(4, **TRAP)])
     assert [decision.metrics["stability/trained_from"] for decision in decisions] == [*range(10), 7, 11]
     assert [decision.metrics["stability/mode"] for decision in decisions] == [0.0] * 10 + [1.0] * 2
-    assert [decision.metrics["stability/alarm"] for decision in decisions] == [0.0] * 9 + [1.0, 0.0, 1.0]
+    assert [decision.metrics["stability/alarm"] for decision in decisions] == [0.0] * 9 + [1.0, 0.0, 0.0], (
+        "calibrated anew"
+    )
     assert decisions[-1].metrics["stability/rollbacks"] == 1.0
     assert [decision.metrics["health/reward_std"] for decision in decisions] == [0.4] * 8 + [0.02] * 4
 
@@ -118,12 +123,13 @@ def test_it_rolls_back_to_no_unhealthy_checkpoint():
 def test_checkpoints_to_keep_are_the_start_the_healthy_one_and_its_successor():
     control = controller()
     assert control.current.keep_checkpoints == {0}
-    decisions = go(control, [*steady(4), *steady(2, **TRAP)], every=2)
-    # That of step 2 is confirmed at step 3, that of step 4 is dropped by the signs of step 5, and that of step 6 has
-    # the weights of step 2 again.
+    decisions = go(control, [*steady(8), *steady(4, **TRAP)], every=2)
+    # That of step 2 falls into calibration, that of step 4 is confirmed at step 5 and that of step 6 at 7; that of step
+    # 8 is dropped by the signs of step 9. That of step 10 has the weights of step 6 again, and falls into calibration.
     kept = [decision.keep_checkpoints for decision in decisions]
-    assert kept == [{0}, {0, 2}, {0, 2}, {0, 2, 4}, {0, 2}, {0, 2, 6}]
-    assert decisions[-1].action == Action(kind="enable_starpo_s", step=6, rollback_to=2)
+    assert kept[:6] == [{0}, {0}, {0}, {0, 4}, {0, 4}, {0, 4, 6}]
+    assert kept[6:] == [{0, 6}, {0, 6, 8}, {0, 6}, {0, 6}, {0, 6}, {0, 6}]
+    assert decisions[9].action == Action(kind="enable_starpo_s", step=10, rollback_to=6)
 
 
 def test_the_start_is_the_last_resort():
@@ -139,6 +145,79 @@ def test_the_monitor_goes_back_with_the_weights():
     assert actions(early) == [Action(kind="enable_starpo_s", step=70, rollback_to=8)]
     later = go(control, steady(10), first=71)
     assert [event for decision in later for event in decision.events] == [], "0.4 was well then, a tenth of 4 or not"
+
+
+COLLAPSE = {"success": 0.02, "reward": 0.02, "reward_std": 0.02}
+
+
+def test_on_a_collapse_of_success_it_rolls_back_and_makes_updates_smaller():
+    """StarPO-S chooses what to learn from; updates that destroy a policy are too large for it, too."""
+    control = controller()
+    decisions = go(control, [*steady(8), *steady(4, **COLLAPSE)])
+    (action,) = actions(decisions)
+    assert action == Action(kind="reduce_updates", step=action.step, rollback_to=7, lr_share=0.5)
+    assert [finding.kind for finding in decisions[action.step - 1].findings][-1] == "success_collapse"
+    assert control.current.settings == replace(OWN, lr_share=0.5)
+    assert decisions[action.step - 2].settings == OWN
+
+
+def test_every_further_collapse_halves_the_learning_rate_again():
+    control = controller(max_rollbacks=3)
+    relapse = [*steady(8), *steady(4, **COLLAPSE)]
+    decisions = go(control, relapse * 5)
+    assert [(action.kind, action.lr_share) for action in actions(decisions)][:3] == [
+        ("reduce_updates", 0.5),
+        ("reduce_updates", 0.25),
+        ("reduce_updates", 0.125),
+    ]
+    assert control.current.settings.lr_share == 0.125, "for the rest of the run"
+    assert [action.rollback_to for action in actions(decisions)][3:] == [None], "StarPO-S alone, once"
+
+
+def test_an_alarm_while_starpo_s_is_enabled_makes_updates_smaller():
+    control = controller(lr_backoff=0.1)
+    again = [*steady(8), *steady(6, **TRAP), *steady(8), *steady(3, **TRAP)]
+    first, second = actions(go(control, again))
+    assert (first.kind, first.lr_share) == ("enable_starpo_s", None)
+    assert (second.kind, second.lr_share) == ("reduce_updates", pytest.approx(0.1))
+    assert control.current.settings == replace(STARPO_S, lr_share=second.lr_share), "both"
+
+
+def test_smaller_updates_outlast_starpo_s():
+    """What was learnt from misleading groups is over after recovery; updates that were too large would be so again."""
+    control = controller(recovery=5)
+    curve = [*steady(8), *steady(4, **COLLAPSE), *steady(8), *steady(3, **TRAP), *steady(8)]
+    kinds = [action.kind for action in actions(go(control, curve))]
+    assert kinds == ["reduce_updates", "enable_starpo_s", "disable_starpo_s"]
+    assert control.current.settings == replace(OWN, lr_share=0.5)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+def test_a_collapse_within_calibration_goes_back_to_a_checkpoint_from_before_it(every):
+    """Success over 32 groups a step, as an LLM lost it on Sokoban: .67 to 0 in eight steps."""
+    control = Controller(StabilitySettings(mode="auto"), OWN)
+    shares = [0.667, 0.609, 0.643, 0.583, 0.607, 0.391, 0.307, 0.0, 0.0, 0.0]
+    decisions = go(control, [of_share(share) for share in shares], every=every)
+    assert actions(decisions) == [Action(kind="reduce_updates", step=10, rollback_to=0, lr_share=0.5)]
+    assert all(0 in decision.keep_checkpoints for decision in decisions), "it was never pruned"
+    again = go(control, [of_share(share) for share in [0.66, 0.6, 0.0, 0.0, 0.0]], first=11, every=every)
+    assert actions(again) == [Action(kind="reduce_updates", step=15, rollback_to=0, lr_share=0.25)]
+
+
+def test_no_checkpoint_from_within_calibration_counts_as_healthy():
+    """A run that has begun to fall looks healthy until there is a level to fall from."""
+    control = Controller(StabilitySettings(mode="auto"), OWN)
+    shares = [0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.35, 0.33, 0.3, *[0.0] * 4]
+    (action, *_) = actions(go(control, [of_share(share) for share in shares]))
+    assert action.rollback_to == 0
+
+
+def of_share(success):
+    """A step of 384 episodes, of which so many succeed."""
+    signal = RewardSignal(
+        varies_in_groups=success > 0, varies=success > 0, episodes=384, group_size=12, success=success, paid={}
+    )
+    return replace(WELL, success=success, reward=success, reward_std=0.4 if success else 0.0, signal=signal)
 
 
 def test_an_alarm_between_rollouts_waits():
@@ -192,12 +271,37 @@ def test_actions_say_what_they_do():
     enable = Action(kind="enable_starpo_s", step=55, rollback_to=40)
     assert enable.sentence == "rolled back to step 40; StarPO-S enabled"
     assert Action(kind="enable_starpo_s", step=55).sentence == "StarPO-S enabled"
+    smaller = Action(kind="reduce_updates", step=10, rollback_to=0, lr_share=0.25)
+    assert smaller.sentence == "rolled back to step 0; one update a step, at 0.25 of the learning rate"
+    assert smaller.to_json()["lr_share"] == 0.25
     assert Action(kind="disable_starpo_s", step=80).to_json() == {
         "step": 80,
         "kind": "disable_starpo_s",
         "rollback_to": None,
         "sentence": "healthy again; StarPO-S disabled",
     }
+
+
+@pytest.mark.parametrize("cut", [8, 11, 12, 13, 16])
+def test_smaller_updates_are_remembered_by_a_checkpoint(cut):
+    curve = [*steady(8), *steady(4, **COLLAPSE), *steady(8)]
+    whole, first, second = (controller() for _ in range(3))
+    expected = go(whole, curve)
+    assert [action.kind for action in actions(expected)] == ["reduce_updates"]
+    go(first, curve[:cut])
+    second.load_state_dict(first.state_dict())
+    assert second.current.settings == expected[cut - 1].settings
+    assert go(second, curve[cut:], first=cut + 1) == expected[cut:]
+    assert second.state_dict() == whole.state_dict()
+
+
+def test_a_state_from_before_updates_could_be_smaller_can_be_loaded():
+    before, later = controller(), controller()
+    go(before, steady(6))
+    state = before.state_dict()
+    del state["lr_share"]
+    later.load_state_dict(state)
+    assert later.current.settings == OWN
 
 
 @pytest.mark.parametrize("cut", [2, 7, 9, 10, 11, 14, 16])

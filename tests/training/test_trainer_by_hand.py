@@ -6,6 +6,7 @@ Every stand-in writes into one list of events, so that a test reads as the run d
 import asyncio
 import signal
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, MagicMock
 
@@ -309,6 +310,19 @@ def test_the_critic_warms_up_for_the_longer_of_two_reasons(make, own, decided, u
     trainer.decision = trainer.decision.__class__(settings=trainer.decision.settings, critic_warmup_until=decided)
     trainer._make_learner()
     assert trainer.learners.made[0]["settings"].critic.warmup == used
+
+
+def test_after_a_collapse_the_learner_makes_one_smaller_update_a_step(make):
+    trainer = make(learner={"epochs": 2, "minibatches": 4, "optimizer": {"lr": 1e-3, "warmup_steps": 5}})
+    trainer._make_learner()
+    own = trainer.decision.settings
+    trainer.decision = trainer.decision.__class__(settings=replace(own, lr_share=0.25))
+    trainer._make_learner()
+    plain, smaller = (made["settings"] for made in trainer.learners.made)
+    assert (plain.epochs, plain.minibatches, plain.optimizer.lr) == (2, 4, 1e-3)
+    assert (smaller.epochs, smaller.minibatches, smaller.optimizer.lr) == (1, 1, 2.5e-4)
+    assert smaller.optimizer.warmup_steps == 5
+    assert smaller.critic == plain.critic
 
 
 def test_a_run_goes_on_from_its_last_whole_checkpoint(make, tmp_path):

@@ -81,6 +81,13 @@ class LearnerSettings(Settings):
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
+    def reduced(self, lr_share: float) -> "LearnerSettings":
+        """These with one update a step, at a share of the policy's learning rate; a share of 1 changes nothing."""
+        if lr_share == 1.0:
+            return self
+        optimizer = self.optimizer.model_copy(update={"lr": lr_share * self.optimizer.lr})
+        return self.model_copy(update={"epochs": 1, "minibatches": 1, "optimizer": optimizer})
+
 
 class SFTSettings(Settings):
     """Supervised fine-tuning on demonstrations, before reinforcement learning."""

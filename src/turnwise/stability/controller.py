@@ -25,19 +25,23 @@ class StabilitySettings(Settings):
     """How a run notices a collapse, and what it does about it."""
 
     mode: Mode = "monitor"
-    """`off`: nothing is measured; `monitor`: findings are reported; `auto`: on an Echo Trap the run rolls back to its
-    last healthy checkpoint and enables `starpo_s`; `always`: `starpo_s` from the first step."""
+    """`off`: nothing is measured; `monitor`: findings are reported; `auto`: on an alarm the run rolls back to its last
+    healthy checkpoint, and goes on under `starpo_s` after an Echo Trap, by smaller updates after a collapse of success
+    or another alarm; `always`: `starpo_s` from the first step."""
     filter: FilterSettings = FilterSettings()
     """Which groups are trained on while StarPO-S is disabled."""
     monitor: MonitorSettings = MonitorSettings()
     starpo_s: StarPOSSettings = StarPOSSettings()
     recovery: int = Field(default=50, ge=1)
     """Consecutive healthy steps after which `auto` disables StarPO-S again."""
-    max_rollbacks: int = Field(default=2, ge=0)
+    max_rollbacks: int = Field(default=3, ge=0)
     """How often `auto` may roll back; after that, an alarm enables StarPO-S without a rollback."""
+    lr_backoff: float = Field(default=0.5, gt=0, lt=1)
+    """What `auto` multiplies the learning rate by, each time, where updates were too large: a rollback from a collapse
+    of success, or from an alarm while StarPO-S is enabled. From the first on, a step makes one update, too."""
 
     def unread(self) -> Mapping[str, str]:
-        unread = {} if self.mode == "auto" else {"recovery": "mode", "max_rollbacks": "mode"}
+        unread = {} if self.mode == "auto" else dict.fromkeys(("recovery", "max_rollbacks", "lr_backoff"), "mode")
         return unread if self.mode != "off" else {**unread, "monitor": "mode"}
 
 
@@ -45,21 +49,26 @@ class StabilitySettings(Settings):
 class Action:
     """`Action(kind="enable_starpo_s", step=55, rollback_to=40)`: after step 55, go on from the weights of step 40."""
 
-    kind: Literal["enable_starpo_s", "disable_starpo_s"]
+    kind: Literal["enable_starpo_s", "disable_starpo_s", "reduce_updates"]
     step: int
     rollback_to: int | None = None
     """The checkpoint whose weights to go on from; None keeps the weights."""
+    lr_share: float | None = None
+    """Of `reduce_updates`: the share of the run's learning rate from here on."""
 
     @property
     def sentence(self) -> str:
         if self.kind == "disable_starpo_s":
             return "healthy again; StarPO-S disabled"
         rolled_back = "" if self.rollback_to is None else f"rolled back to step {self.rollback_to}; "
+        if self.kind == "reduce_updates":
+            return f"{rolled_back}one update a step, at {self.lr_share:g} of the learning rate"
         return f"{rolled_back}StarPO-S enabled"
 
     def to_json(self) -> dict[str, object]:
         """A line of a run's `findings.jsonl`."""
-        return {"step": self.step, "kind": self.kind, "rollback_to": self.rollback_to, "sentence": self.sentence}
+        line = {"step": self.step, "kind": self.kind, "rollback_to": self.rollback_to, "sentence": self.sentence}
+        return {**line, **({} if self.lr_share is None else {"lr_share": self.lr_share})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +112,7 @@ class Controller:
         self._own = own
         self._starpo_s = settings.starpo_s.apply_to(own) if settings.mode in ("auto", "always") else own
         self._enabled = settings.mode == "always"
+        self._lr_share = 1.0
         self._critic_warmup_until = self._warmup_from(0) if self._enabled else 0
         start = self._remember(0)
         self._healthy = start
@@ -118,7 +128,7 @@ class Controller:
         """The decision in force, for a run that starts or resumes; it reports nothing new."""
         candidate = set() if self._candidate is None else {self._candidate.step}
         return Decision(
-            settings=self._starpo_s if self._enabled else self._own,
+            settings=replace(self._starpo_s if self._enabled else self._own, lr_share=self._lr_share),
             critic_warmup_until=self._critic_warmup_until,
             keep_checkpoints=frozenset({0, self._healthy.step} | candidate),
         )
@@ -157,7 +167,9 @@ class Controller:
         action = self._choose_action(step) if may_act and self._settings.mode == "auto" else None
         if action is not None:
             self._apply(action)
-        if checkpoint and self._settings.mode == "auto" and self._monitor.healthy and self._candidate is None:
+        # While the monitor is not calibrated, a run looks healthy whatever it is.
+        known_healthy = self._monitor.healthy and self._monitor.calibrated
+        if checkpoint and self._settings.mode == "auto" and known_healthy and self._candidate is None:
             self._candidate = self._remember(step)
         return replace(self.current, action=action, findings=tuple(findings), metrics=metrics)
 
@@ -166,6 +178,7 @@ class Controller:
             "monitor": self._monitor.state_dict(),
             "envs": self._envs.state_dict(),
             "enabled": self._enabled,
+            "lr_share": self._lr_share,
             "critic_warmup_until": self._critic_warmup_until,
             "healthy": _pack(self._healthy),
             "candidate": None if self._candidate is None else _pack(self._candidate),
@@ -178,6 +191,9 @@ class Controller:
         enabled = state["enabled"]
         assert isinstance(enabled, bool)
         self._enabled = enabled
+        lr_share = state.get("lr_share", 1.0)  # a checkpoint may be older than this
+        assert isinstance(lr_share, float)
+        self._lr_share = lr_share
         self._monitor.load_state_dict(_section(state, "monitor"))
         self._envs.load_state_dict(_section({"envs": {}, **state}, "envs"))  # a checkpoint may be older than this
         self._healthy = _unpack(_section(state, "healthy"))
@@ -206,17 +222,26 @@ class Controller:
             self._healthy, self._candidate = self._candidate, None
 
     def _choose_action(self, step: int) -> Action | None:
+        """On an alarm, what answers its cause: StarPO-S where the groups that are trained on mislead, smaller updates
+        where updates destroy what the run could do, and where StarPO-S was not enough."""
         if self._monitor.alarmed:
-            if self._rollbacks < self._settings.max_rollbacks:
-                return Action(kind="enable_starpo_s", step=step, rollback_to=self._healthy.step)
-            return None if self._enabled else Action(kind="enable_starpo_s", step=step)
+            if self._rollbacks >= self._settings.max_rollbacks:
+                return None if self._enabled else Action(kind="enable_starpo_s", step=step)
+            back = self._healthy.step
+            if self._enabled or self._monitor.collapsed:
+                share = self._settings.lr_backoff * self._lr_share
+                return Action(kind="reduce_updates", step=step, rollback_to=back, lr_share=share)
+            return Action(kind="enable_starpo_s", step=step, rollback_to=back)
         if self._enabled and self._healthy_steps >= self._settings.recovery:
             return Action(kind="disable_starpo_s", step=step)
         return None
 
     def _apply(self, action: Action) -> None:
-        self._enabled = action.kind == "enable_starpo_s"
         self._healthy_steps, self._candidate = 0, None
+        if action.lr_share is not None:
+            self._lr_share = action.lr_share
+        else:
+            self._enabled = action.kind == "enable_starpo_s"
         if self._enabled:
             self._critic_warmup_until = self._warmup_from(action.step)
         if action.rollback_to is not None:

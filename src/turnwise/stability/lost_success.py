@@ -1,45 +1,76 @@
-"""Success that is gone: not one in many episodes, in a run that had some.
+"""Success that is lost: next to none in many groups, and hardly a reward that differs, in a run that had some.
 
-Invariant: no healthy level is needed, so it is seen before the monitor is calibrated, too; the number of episodes
-excludes chance, so a run that seldom succeeds raises nothing.
+Invariant: no healthy level is needed, so it is seen before the monitor is calibrated, too: the first step, which the
+cold start or the untrained model sampled, is a level that can be lost. Groups are counted, not episodes, which share
+their task; their number excludes chance, so a run that seldom succeeds raises nothing.
 """
 
+import math
 from collections.abc import Mapping
 
 from turnwise.stability.signal import RewardSignal
 
-EXPECTED = 10.0
-"""Successes that the run's earlier rate would have brought by now; that chance withholds all of them is e⁻¹⁰."""
+EXPONENT = 10.0
+"""Chance withholds successes with a probability of e to the minus this."""
+KEPT = 0.5
+"""Success and the deviation of rewards below this share of their levels so far begin to count as lost."""
 
 
 class LostSuccess:
-    """`lost.add(signal)` after every step; evidence while success is gone and rewards within groups do not differ."""
+    """`lost.add(signal, reward_std)` after every step; evidence once chance is excluded."""
 
     def __init__(self) -> None:
         self._successes = 0.0
-        self._episodes = 0
-        self._since = 0
-        """Episodes since the last one that succeeded, or whose step could still teach."""
+        """In groups: a group of which half succeeds is half a success."""
+        self._groups = 0.0
+        self._deviation = 0.0
+        """Sum over these groups of the standard deviation of their rewards."""
+        self._lost_groups = 0.0
+        """Those of the newest steps in which success was lost."""
+        self._lost_successes = 0.0
 
-    def add(self, signal: RewardSignal) -> dict[str, tuple[float, float]]:
-        if signal.success is None:
+    @property
+    def suspected(self) -> bool:
+        """Success was lost in the last step, by chance or not."""
+        return self._lost_groups > 0
+
+    def add(self, signal: RewardSignal, reward_std: float) -> dict[str, tuple[float, float]]:
+        if signal.success is None or not signal.group_size:
             return {}
-        if signal.success > 0 or signal.varies_in_groups:
-            self._successes += signal.success * signal.episodes
-            self._episodes += signal.episodes
-            self._since = 0
+        groups = signal.episodes / signal.group_size
+        rate = self._successes / self._groups if self._groups else 0.0
+        usual_std = self._deviation / self._groups if self._groups else 0.0
+        if rate == 0.0 or signal.success >= KEPT * rate or (reward_std and reward_std >= KEPT * usual_std):
+            self._successes += signal.success * groups
+            self._groups += groups
+            self._deviation += reward_std * groups
+            self.forget_recent()
             return {}
-        self._since += signal.episodes
-        rate = self._successes / self._episodes if self._episodes else 0.0
-        return {"success": (0.0, rate)} if rate * self._since >= EXPECTED else {}
+        self._lost_groups += groups
+        self._lost_successes += signal.success * groups
+        exponent = _poisson_exponent(self._lost_successes, rate * self._lost_groups)
+        return {"success": (self._lost_successes / self._lost_groups, rate)} if exponent >= EXPONENT else {}
 
     def forget_recent(self) -> None:
         """After a change of algorithm settings: what came of those before does not count against it."""
-        self._since = 0
+        self._lost_groups = self._lost_successes = 0.0
 
     def state_dict(self) -> dict[str, float]:
-        return {"successes": self._successes, "episodes": self._episodes, "since": self._since}
+        return {
+            "successes": self._successes,
+            "groups": self._groups,
+            "deviation": self._deviation,
+            "lost_groups": self._lost_groups,
+            "lost_successes": self._lost_successes,
+        }
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._successes, self._episodes = state["successes"], int(state["episodes"])
-        self._since = int(state["since"])
+        if "groups" not in state:  # a checkpoint that is older than these counts: they begin anew
+            return
+        self._successes, self._groups, self._deviation = state["successes"], state["groups"], state["deviation"]
+        self._lost_groups, self._lost_successes = state["lost_groups"], state["lost_successes"]
+
+
+def _poisson_exponent(seen: float, expected: float) -> float:
+    """Of the probability that so few are seen, by Chernoff's bound: 10 expected and none seen are 10."""
+    return expected - seen + (seen * math.log(seen / expected) if seen else 0.0)

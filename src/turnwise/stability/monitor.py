@@ -1,9 +1,10 @@
 """Watches a run for collapse, measured against the run's own healthy past.
 
-Invariant: no single step and no single sign raises the alarm. The Echo Trap is a conjunction that lasts: rewards within
-groups that no longer vary though the task is not solved, together with another sign, while success stands still or
-falls; or, sooner, rewards that vary less and less while success falls with them; or, whatever came before, no success
-at all where there was some. A run whose groups no longer vary because they all succeed is healthy.
+Invariant: no single step and no single sign raises the alarm, and without harm there is none. The Echo Trap is a
+conjunction that lasts: rewards within groups that no longer vary though the task is not solved, together with a sign of
+harm while success does not rise, or with a policy that only narrows if success has not risen since calibration; or,
+sooner, rewards that vary less and less while success falls with them; or, whatever came before, next to no success
+where there was some. A run that narrows because it learns is healthy, and so is one whose groups all succeed.
 
 Source: RAGEN (arXiv 2504.20073). There the fall of in-group reward deviation and of entropy comes tens of steps before
 that of reward, and gradient spikes mark the point of no return; RAGEN-2 (arXiv 2604.06268) adds mutual information.
@@ -37,20 +38,15 @@ _BETTER: Mapping[str, Better] = {
     "early_stops": "lower",
     "information": "higher",
     "progress": "higher",
+    "reward": "higher",
     "on_policy_clip": "neither",
 }
 """The metrics that are tracked; `progress` is success, or the reward if the environment does not report success."""
-_COMPANIONS: tuple[Kind, ...] = (
-    "entropy_collapse",
-    "template_collapse",
-    "repetition",
-    "gradient_spike",
-    "success_drop",
-    "invalid_actions",
-    "early_stopping",
-)
+_HARM: tuple[Kind, ...] = ("template_collapse", "repetition", "success_drop", "invalid_actions", "early_stopping")
 """Signs that together with collapsed variance make an Echo Trap: none is computed from rewards within a group."""
-_UNHEALTHY: tuple[Kind, ...] = ("variance_collapse", "gradient_spike", "success_drop")
+_NARROWING: tuple[Kind, ...] = ("entropy_collapse", "gradient_spike")
+"""Signs that do so only in a run whose success has not risen: a policy that learns narrows, too."""
+_UNHEALTHY: tuple[Kind, ...] = ("gradient_spike", "success_drop")
 """Signs under which a checkpoint is not one to roll back to."""
 
 # Thresholds, chosen by replaying the monitor over runs of the bandit and over curves of noise (docs/stability.md).
@@ -63,6 +59,8 @@ JOINT_DECLINE = 16.0
 """Sum of both declines from which variance and success sinking together is a trap."""
 EACH_DECLINE = 3.0
 """Decline that each of the two must have on its own for that."""
+RISE = 5.0
+"""Cumulative rise, in standard deviations, from which success or reward counts as higher than at calibration."""
 SOLVED = 0.9
 """Success rate from which a run counts as solved: variance and entropy then fall for a good reason."""
 VARIANCE_DROP = 0.5
@@ -76,6 +74,9 @@ INFORMATION_DROP = 0.5
 """Mutual information has collapsed below this share, while entropy has not."""
 SUCCESS_DROP = 0.2
 """Success has dropped by this share of its healthy level."""
+COLLAPSED = 0.5
+"""Below this share of its healthy level success has collapsed: what the run could do is being destroyed, which is the
+work of updates that are too large rather than of what they are computed from."""
 GRADIENT_RISE = 4.0
 """Two gradient norms of a window above this many times their healthy level are a spike."""
 RATE_RISE = 0.3
@@ -117,6 +118,7 @@ class Monitor:
             for name, better in _BETTER.items()
         }
         self._lost = LostSuccess()
+        self._collapsed = False
         self._streaks: dict[Kind, int] = {}
         self._paid: dict[str, bool] = {}
         """By reward channel: whether it was ever paid in this run."""
@@ -131,23 +133,24 @@ class Monitor:
             metric.add(progress if name == "progress" else getattr(health, name))
         success = None if health.success is None else self._progress
         signs = self._signs(success)
-        trap = {} if self._moved("progress") > 0 else _conjunction(signs) or self._sinking_together(success)
-        signal = health.signal
+        trap = self._conjunction(signs) or self._sinking_together(success)
+        signal, lost = health.signal, {}
         if signal is not None:
-            lost = self._lost.add(signal)
+            lost = self._lost.add(signal, health.reward_std)
             trap = trap or lost
             self._paid |= {name: paid or self._paid.get(name, False) for name, paid in signal.paid.items()}
             if not signal.teaches(compares_groups=compares_groups):
                 signs["no_signal"] = {"zero_variance": (health.zero_variance, 0.0)}
         if trap:
             signs["echo_trap"] = trap
+        self._collapsed = bool(lost) or bool(trap and self._sinking("progress", COLLAPSED))
         if health.context_full > CONTEXT_FULL:
             signs["context_full"] = {"context_full": (health.context_full, 0.0)}
         self._streaks = {kind: self._streaks.get(kind, 0) + 1 for kind in signs}
         self._follow({name for evidence in signs.values() for name in evidence})
         return [
             Finding(
-                kind=kind,
+                kind="success_collapse" if kind == "echo_trap" and self._collapsed else kind,
                 step=step,
                 severity="alarm" if kind == "echo_trap" else "sign",
                 evidence=signs[kind],
@@ -163,13 +166,24 @@ class Monitor:
 
     @property
     def alarmed(self) -> bool:
-        """The Echo Trap's conjunction has held for `patience` steps and still does."""
+        """The Echo Trap's conjunction, or the loss of success, has held for `patience` steps and still does."""
         return self._streaks.get("echo_trap", 0) >= self.settings.patience
+
+    @property
+    def collapsed(self) -> bool:
+        """The alarm is one of success that has collapsed."""
+        return self.alarmed and self._collapsed
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether variance has a healthy level to fall from; not in the first steps of a run, nor after an action."""
+        return self._tracked["reward_std"].ready
 
     @property
     def healthy(self) -> bool:
         """No sign that would make a checkpoint one not to roll back to."""
-        return not any(kind in self._streaks for kind in (*_UNHEALTHY, "echo_trap"))
+        narrow = "variance_collapse" in self._streaks and not self._has_risen
+        return not (narrow or self._lost.suspected or any(kind in self._streaks for kind in (*_UNHEALTHY, "echo_trap")))
 
     @property
     def signs(self) -> list[Kind]:
@@ -177,18 +191,23 @@ class Monitor:
         return [kind for kind in self._streaks if kind not in ("no_signal", "context_full")]
 
     def restart(self) -> None:
-        """After a change of algorithm settings: healthy levels stay and recent values are dropped, but for gradients,
-        whose scale is another one under another objective."""
-        self._streaks = {}
+        """After a change of algorithm settings: the level of success stays, since it is what must not be lost; all else
+        is calibrated anew on what follows, which has another objective and, after a rollback, is another policy."""
+        self._streaks, self._collapsed = {}, False
         self._lost.forget_recent()
-        for metric in self._tracked.values():
-            metric.forget_recent()
-        self._tracked["gradient"].recalibrate()
+        for name, metric in self._tracked.items():
+            metric.recalibrate(keep_level=name == "progress")
 
     def state_dict(self) -> dict[str, object]:
         tracked = {name: metric.state_dict() for name, metric in self._tracked.items()}
         lost = self._lost.state_dict()
-        return {"tracked": tracked, "streaks": dict(self._streaks), "paid": dict(self._paid), "lost": lost}
+        return {
+            "tracked": tracked,
+            "streaks": dict(self._streaks),
+            "paid": dict(self._paid),
+            "lost": lost,
+            "collapsed": self._collapsed,
+        }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         tracked, streaks = state["tracked"], state["streaks"]
@@ -198,6 +217,7 @@ class Monitor:
             if name in tracked:  # a checkpoint may be older than a metric
                 metric.load_state_dict(tracked[name])
         self._streaks = dict(streaks)
+        self._collapsed = bool(state.get("collapsed", False))
         paid = state.get("paid", {})  # a checkpoint may be older than this
         assert isinstance(paid, Mapping)
         self._paid = dict(paid)
@@ -242,6 +262,16 @@ class Monitor:
         metric, needed = self._tracked[name], DECLINE if decline is None else decline
         low = metric.ready and metric.healthy > 0 and metric.now < share * metric.healthy
         return {name: (metric.now, metric.healthy)} if low and metric.decline > needed else {}
+
+    def _conjunction(self, signs: Mapping[Kind, Evidence]) -> Evidence:
+        """The evidence of an Echo Trap: collapsed variance, and a companion that success does not contradict."""
+        if "variance_collapse" not in signs or self._moved("progress") > 0:
+            return {}
+        harm = [kind for kind in _HARM if kind in signs]
+        narrowing = [kind for kind in _NARROWING if kind in signs]
+        if not harm and (not narrowing or self._has_risen):
+            return {}
+        return {name: pair for kind in ("variance_collapse", *narrowing, *harm) for name, pair in signs[kind].items()}
 
     def _sinking_together(self, success: float | None) -> Evidence:
         """Variance and success, if both sink: the trap before either has collapsed."""
@@ -290,6 +320,11 @@ class Monitor:
         return 1 if metric.now > metric.healthy else -1
 
     @property
+    def _has_risen(self) -> bool:
+        """Since calibration; by the reward, too, which shaping pays before the first success."""
+        return any(self._tracked[name].rise > RISE for name in ("progress", "reward"))
+
+    @property
     def _progress(self) -> float:
         progress = self._tracked["progress"]
         return progress.now if progress.recent else 0.0
@@ -299,14 +334,6 @@ class Monitor:
         for name, metric in self._tracked.items():
             if name not in shown or name == "response_length":
                 metric.follow()
-
-
-def _conjunction(signs: Mapping[Kind, Evidence]) -> Evidence:
-    """The evidence of an Echo Trap: collapsed variance and at least one companion."""
-    companions = [kind for kind in _COMPANIONS if kind in signs]
-    if "variance_collapse" not in signs or not companions:
-        return {}
-    return {name: pair for kind in ("variance_collapse", *companions) for name, pair in signs[kind].items()}
 
 
 def _possible_std(success: float | None) -> float:

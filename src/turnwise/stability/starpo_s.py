@@ -21,6 +21,8 @@ class AlgorithmSettings:
     filter: FilterSettings
     credit: CreditSettings
     loss: LossSettings
+    lr_share: float = 1.0
+    """Of the run's learning rate; below 1 a step makes one update, whatever the epochs and mini-batches of the run."""
 
 
 class StarPOSSettings(Settings):
@@ -45,6 +47,7 @@ class StarPOSSettings(Settings):
             filter=self.filter or own.filter,
             credit=CreditSettings.model_validate(own.credit.model_dump() | _given(credit)),
             loss=LossSettings.model_validate(own.loss.model_dump() | _given(loss)),
+            lr_share=own.lr_share,
         )
 
 

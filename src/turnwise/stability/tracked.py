@@ -1,4 +1,4 @@
-"""One health metric over time: its level while the run was healthy, its level now, its noise, and its decline.
+"""One health metric over time: its level while the run was healthy, its level now, its noise, its decline and its rise.
 
 Invariant: levels are medians and a single step counts for a few standard deviations at most, so no step moves anything
 far. The healthy level follows better values soon and worse ones slowly: a slow decline is measured against the level it
@@ -33,7 +33,7 @@ _CLEARLY_BETTER = 1.0
 """Standard deviations by which the median must be better before the healthy level follows it fast: the better half of
 mere noise would otherwise lift the level step by step."""
 MAX_DECLINE = 15.0
-"""Upper bound of the decline, so that a run that recovers is believed within some twenty steps."""
+"""Upper bound of the decline, so that a run that recovers is believed within some twenty steps; and of the rise."""
 
 
 class TrackedMetric:
@@ -63,9 +63,15 @@ class TrackedMetric:
         self.healthy = 0.0
         self.decline = 0.0
         """Cumulative sum of standard deviations below the healthy level, each step's beyond the allowance."""
+        self.rise = 0.0
+        """The same above the first healthy level, which does not follow: what the run has gained since calibration."""
+        self._first = 0.0
         self._noise = 0.0
         self._age = 0
+        self._calibrated = False
+        """There is a healthy level."""
         self._calibration: list[float] | None = []
+        """Values so far of the steps that calibrate; None after them."""
 
     def add(self, value: float | None) -> None:
         """A step's value, or None when the step has none."""
@@ -73,15 +79,23 @@ class TrackedMetric:
         if value is None:
             return
         self.recent.append(value)
-        if self._calibration is None:
+        if self._calibrated:
             self._add_to_decline(value)
+        if self._calibration is None:
+            self._add_to_rise(value)
+        else:
+            self._calibrate(value, self._calibration)
+
+    def _calibrate(self, value: float, calibration: list[float]) -> None:
+        calibration.append(value)
+        enough = len(calibration) >= min(_MIN_VALUES, self._calibration_steps)
+        if self._age < self._calibration_steps or not enough:
             return
-        self._calibration.append(value)
-        enough = len(self._calibration) >= min(_MIN_VALUES, self._calibration_steps)
-        if self._age >= self._calibration_steps and enough:
-            self.healthy = statistics.median(self._calibration)
-            self._noise = _MEDIAN_TO_STD * _median_distance(self._calibration)
-            self._calibration = None
+        self._first = statistics.median(calibration)
+        if not self._calibrated:
+            self.healthy = self._first
+            self._noise = _MEDIAN_TO_STD * _median_distance(calibration)
+        self._calibrated, self._calibration = True, None
 
     def follow(self) -> None:
         """Moves the healthy level towards recent values; called only while the metric shows no sign."""
@@ -98,7 +112,7 @@ class TrackedMetric:
     @property
     def ready(self) -> bool:
         """There is a healthy level, and enough recent values to compare with it."""
-        return self._calibration is None and len(self.recent) >= min(_MIN_VALUES, self._window)
+        return self._calibrated and len(self.recent) >= min(_MIN_VALUES, self._window)
 
     @property
     def now(self) -> float:
@@ -109,15 +123,13 @@ class TrackedMetric:
         """Standard deviation from step to step."""
         return max(self._noise, _MIN_NOISE * abs(self.healthy))
 
-    def forget_recent(self) -> None:
-        """Drops recent values and the decline; the healthy level stays."""
+    def recalibrate(self, *, keep_level: bool = False) -> None:
+        """Drops recent values, the decline and the rise, which begins at the next steps' median; the healthy level is
+        learnt anew from them, too, unless it is kept."""
         self.recent.clear()
-        self.decline = 0.0
-
-    def recalibrate(self) -> None:
-        """Learns a new healthy level, because the metric has changed its scale."""
-        self.forget_recent()
+        self.decline = self.rise = 0.0
         self._age, self._calibration = 0, []
+        self._calibrated = self._calibrated and keep_level
 
     def state_dict(self) -> dict[str, object]:
         return {
@@ -127,16 +139,26 @@ class TrackedMetric:
             "noise": self._noise,
             "age": self._age,
             "calibration": None if self._calibration is None else list(self._calibration),
+            "calibrated": self._calibrated,
+            "first": self._first,
+            "rise": self.rise,
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        recent, healthy, decline, noise, age, calibration = (state[name] for name in self.state_dict())
+        # A checkpoint may be older than the rise, whose best guess then begins at the level that it has.
+        older = {"calibrated": state["calibration"] is None, "first": state["healthy"], "rise": 0.0}
+        known = (older | dict(state)).__getitem__
+        recent, healthy, decline, noise, age, calibration, calibrated, first, rise = map(known, self.state_dict())
         assert isinstance(recent, list)
         assert isinstance(healthy, float)
         assert isinstance(decline, float)
         assert isinstance(noise, float)
         assert isinstance(age, int)
         assert calibration is None or isinstance(calibration, list)
+        assert isinstance(calibrated, bool)
+        assert isinstance(first, float)
+        assert isinstance(rise, float)
+        self._calibrated, self._first, self.rise = calibrated, first, rise
         self.recent = deque(recent, maxlen=self._window)
         self.healthy, self.decline, self._noise, self._age = healthy, decline, noise, age
         self._calibration = None if calibration is None else list(calibration)
@@ -147,6 +169,13 @@ class TrackedMetric:
             return
         lost = min((self.healthy - value) / self.noise, _MAX_DEVIATIONS) - self._allowance
         self.decline = min(max(0.0, self.decline + lost), MAX_DECLINE)
+
+    def _add_to_rise(self, value: float) -> None:
+        """Where nothing has ever varied, as in a run without any success yet, the first gain counts in full."""
+        gain = value - self._first
+        deviations = gain / self.noise if self.noise else math.copysign(_MAX_DEVIATIONS, gain) if gain else 0.0
+        gained = max(-_MAX_DEVIATIONS, min(deviations, _MAX_DEVIATIONS)) - self._allowance
+        self.rise = min(max(0.0, self.rise + gained), MAX_DECLINE)
 
 
 def _median_distance(values: Sequence[float]) -> float:

@@ -318,7 +318,8 @@ class Trainer:
 
     def _make_learner(self) -> None:
         """Makes a learner under the decision in force."""
-        algorithm, settings = self.decision.settings, self.config.learner
+        algorithm = self.decision.settings
+        settings = self.config.learner.reduced(algorithm.lr_share)
         warmup = max(settings.critic.warmup, self.decision.critic_warmup_until)
         critic = settings.critic.model_copy(update={"warmup": warmup})
         with self.ledger.spend("prepare"):

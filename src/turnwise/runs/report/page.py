@@ -196,7 +196,7 @@ def _findings(view: View) -> Table:
     for finding in view.findings:
         kind = str(finding.get("kind", ""))
         shown = kind.replace("_", " ").replace("starpo s", "StarPO-S")
-        if finding.get("severity") == "alarm" or kind == "enable_starpo_s":
+        if finding.get("severity") == "alarm" or kind in ("enable_starpo_s", "reduce_updates"):
             shown = Markup('<span class="alarm">{}</span>').format(shown)
         rows.append((number_of(finding, "step"), shown, _sentence(finding)))
     return Table.of(("step", "kind", "what"), rows)
