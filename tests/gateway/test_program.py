@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,35 @@ def test_a_forked_process_has_a_gateway_of_its_own():
     os.waitpid(child, 0)
     with os.fdopen(read) as said:
         assert said.read() == "''"
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_sdk_clients_are_closed_in_the_loop_that_used_them(monkeypatch, ending):
+    """Left to the garbage collector, an SDK's client closes its connections in another loop, with a stack trace."""
+    loops = []
+
+    class SDK:
+        def __init__(self, **options):
+            assert options["api_key"]
+            loops.append(asyncio.get_running_loop())
+
+        async def close(self):
+            loops.append(asyncio.get_running_loop())
+
+    monkeypatch.setitem(sys.modules, "openai", types.SimpleNamespace(AsyncOpenAI=SDK))
+    monkeypatch.setitem(sys.modules, "anthropic", types.SimpleNamespace(AsyncAnthropic=SDK))
+
+    async def agent(task, client):
+        client.openai()
+        client.anthropic()
+        if ending == "raises":
+            raise KeyError("mine")
+        await client.chat(messages=[{"role": "user", "content": "x"}])
+
+    failure = play(AgentProgram(function=agent)).failure
+    assert ("KeyError" in failure) == (ending == "raises")
+    assert len(loops) == 4
+    assert len(set(loops)) == 1
 
 
 async def _over_http(task, client):

@@ -25,6 +25,7 @@ class AgentClient:
         self.api_key = session.name
         self.openai_base_url = f"{url}/v1"
         self.anthropic_base_url = url
+        self._sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = []
 
     def openai(self, **options: object) -> "openai.AsyncOpenAI":
         """An `openai.AsyncOpenAI` whose model is the one in training."""
@@ -32,7 +33,9 @@ class AgentClient:
             from openai import AsyncOpenAI
         except ImportError:
             raise RunError("client.openai() needs the package openai: pip install openai") from None
-        return AsyncOpenAI(base_url=self.openai_base_url, api_key=self.api_key, **options)
+        made = AsyncOpenAI(base_url=self.openai_base_url, api_key=self.api_key, **options)
+        self._sdks.append(made)
+        return made
 
     def anthropic(self, **options: object) -> "anthropic.AsyncAnthropic":
         """An `anthropic.AsyncAnthropic` whose model is the one in training."""
@@ -40,7 +43,17 @@ class AgentClient:
             from anthropic import AsyncAnthropic
         except ImportError:
             raise RunError("client.anthropic() needs the package anthropic: pip install anthropic") from None
-        return AsyncAnthropic(base_url=self.anthropic_base_url, api_key=self.api_key, **options)
+        made = AsyncAnthropic(base_url=self.anthropic_base_url, api_key=self.api_key, **options)
+        self._sdks.append(made)
+        return made
+
+    async def close(self) -> None:
+        """Closes the SDK clients made here, in the event loop that they were used in; twice does no harm.
+
+        One that is left open is closed by the garbage collector, in a loop that is not its own, with a stack trace.
+        """
+        while self._sdks:
+            await self._sdks.pop().close()
 
     async def chat(self, **body: Json) -> dict[str, Json]:
         """A chat completion by OpenAI's parameters, as JSON; needs no SDK and no HTTP."""

@@ -72,8 +72,11 @@ class RunningFunction:
 
     async def _main(self) -> object:
         self._loop, self._call = asyncio.get_running_loop(), asyncio.current_task()
-        result = self._function(self._task, self._client)
-        return await result if inspect.isawaitable(result) else result
+        try:
+            result = self._function(self._task, self._client)
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            await self._client.close()
 
 
 class Places:
