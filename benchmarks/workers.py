@@ -56,7 +56,7 @@ def main() -> None:
         apart = in_workers(env, workers)
         measure(apart, 64)
         alone, divided = measure(env, episodes), measure(apart, episodes)
-        apart.close_workers()
+        apart.host.close()
         sys.stdout.write(
             f"steps of {milliseconds:g} ms: {alone:.1f} episodes/s in one process, {divided:.1f} in {workers} workers\n"
         )

@@ -115,7 +115,7 @@ def test_an_expert_in_a_worker_process_is_asked_for_the_summary_too():
     try:
         episode, known = play(SUMMARY, 420, there)
     finally:
-        there.close_workers()
+        there.host.close()
     here, _ = play(SUMMARY, 420)
     assert known
     assert [turn.message for turn in episode.turns] == [turn.message for turn in here.turns]

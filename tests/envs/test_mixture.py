@@ -11,6 +11,7 @@ from turnwise.envs.encyclopedia.env import Encyclopedia
 from turnwise.envs.games.bandit import Bandit
 from turnwise.envs.mixture import MixedTasks, first_tasks, members_of
 from turnwise.envs.registry import MixtureSettings, describe_env
+from turnwise.envs.workers.env import in_workers
 from turnwise.errors import ConfigError, EnvError
 from turnwise.rollout import Limits, run_groups
 from turnwise.settings import parse_settings
@@ -175,6 +176,19 @@ def test_a_mixture_is_played_by_task():
     for call in (env.spawn().reset(Task(id="x"), 0), env.spawn().step(Message(role="assistant", content=""))):
         with pytest.raises(EnvError, match="spawn_for"):
             asyncio.run(call)
+
+
+def test_the_workers_of_all_its_environments_are_its_own():
+    first, second = (in_workers(Bandit(), number) for number in (1, 2))
+    env = Mixture({"first": first, "second": second, "here": Counting(1)})
+    try:
+        assert env.host.workers == 3
+        first._fleet.counts["moved"] += 1
+        second._fleet.counts["moved"] += 2
+        assert env.host.counts() == {"deaths": 0, "killed": 0, "moved": 3}
+    finally:
+        env.host.close()
+    assert [env._fleet._workers for env in (first, second)] == [[], []], "ended with it"
 
 
 def test_members_are_those_of_the_mixture_or_the_one_there_is():

@@ -14,10 +14,7 @@ BEFORE = {
     "spawn",
     "spawn_for",
     "episode_limits",
-    "workers",
     "with_faults",
-    "worker_counts",
-    "close_workers",
 }
 """What is asked before an episode has an environment of its own."""
 

@@ -77,10 +77,10 @@ def test_every_episode_is_counted_and_what_is_paid_is_right(turn_seconds, record
     try:
         clean, clean_seconds = play(clean_env, turn_seconds)
         struck, struck_seconds = play(chaos_env, turn_seconds)
-        counts = chaos_env.worker_counts()
+        counts = chaos_env.host.counts()
     finally:
-        clean_env.close_workers()
-        chaos_env.close_workers()
+        clean_env.host.close()
+        chaos_env.host.close()
     assert len(struck) == len(clean) == EPISODES, "nothing is lost"
     record_property("clean episodes/s", round(EPISODES / clean_seconds, 1))
     record_property("struck episodes/s", round(EPISODES / struck_seconds, 1))

@@ -47,7 +47,7 @@ def workers():
 
     yield make
     for env in made:
-        env.close_workers()
+        env.host.close()
 
 
 def play(env, tasks=TASKS, size=4, seconds=60.0, agent=None):
@@ -68,7 +68,7 @@ def test_trajectories_are_those_of_one_process(mode, workers, monkeypatch):
     monkeypatch.setattr(worker_module.Paces, "is_slow", lambda paces, method: mode == "awaited")
     env = workers(Counting())
     assert play(env) == play(Counting())
-    assert env.worker_counts() == {"deaths": 0, "killed": 0, "moved": 0}
+    assert env.host.counts() == {"deaths": 0, "killed": 0, "moved": 0}
 
 
 def test_tools_state_and_rewards_are_those_of_one_process(workers):
@@ -108,7 +108,7 @@ def test_a_death_that_does_not_repeat_itself_costs_nothing(fault, workers, tmp_p
     faults = {"train-1/2": fault, "train-5/1": fault, "train-9/reset": fault}
     env = workers(Counting(once=str(tmp_path), faults=faults))
     assert play(env) == play(Counting())
-    counts = env.worker_counts()
+    counts = env.host.counts()
     assert counts["deaths"] == 3
     assert counts["moved"] >= 2
     assert f"a worker process ended, {DEATHS[fault]}, in " in caplog.text
@@ -144,7 +144,7 @@ def test_code_that_ignores_its_deadline_is_killed_and_costs_its_episode_alone(fa
     assert "in strike)" in failures(played)["train-1"], "the line is named though the code runs elsewhere"
     kept = [one for one in play(Counting(), size=2) if one.task.id != "train-1"]
     assert [one for one in played if one.task.id != "train-1"] == kept
-    assert 1 <= env.worker_counts()["killed"] <= 2, "two episodes of the task hang, perhaps in one worker"
+    assert 1 <= env.host.counts()["killed"] <= 2, "two episodes of the task hang, perhaps in one worker"
     assert "step of task 'train-1' ignored its cancellation: its worker is killed" in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_code_that_heeds_its_cancellation_keeps_its_worker(workers):
     env = workers(Counting(faults={"train-1/2": "sleep"}))
     played = play(env, size=2, seconds=2.0)
     assert set(failures(played)) == {"train-1"}
-    assert env.worker_counts() == {"deaths": 0, "killed": 0, "moved": 0}
+    assert env.host.counts() == {"deaths": 0, "killed": 0, "moved": 0}
 
 
 def test_an_episode_that_answers_otherwise_when_played_again_is_not_scored(workers, tmp_path):
@@ -202,7 +202,7 @@ def test_a_spinning_tool_thread_ends_with_its_worker(workers):
     assert len(there - set(_child_seconds())) == 1, "the worker has left"
     with pytest.raises(EnvError):
         play(env, tasks, size=1, agent=CALLER)
-    assert env.worker_counts() == {"deaths": 0, "killed": 1, "moved": 0}
+    assert env.host.counts() == {"deaths": 0, "killed": 1, "moved": 0}
 
 
 def _child_seconds() -> dict[int, float]:
@@ -229,7 +229,7 @@ def test_workers_end_with_the_environment():
     before = set(_child_seconds())
     env = in_workers(Counting(), 2)
     assert len(set(_child_seconds()) - before) == 3, "two workers and their nursery"
-    env.close_workers()
+    env.host.close()
     assert not set(_child_seconds()) - before
 
 
@@ -238,7 +238,7 @@ def test_processes_that_a_worker_started_end_with_it(workers, tmp_path):
     play(env, TASKS[:1], size=1, agent=ScriptedAgent(replies=["!"]))
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, 0)
-    env.close_workers()
+    env.host.close()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

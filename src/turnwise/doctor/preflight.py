@@ -57,7 +57,7 @@ def examine_recipe(
         examine_parts(config, parts, examination, folder=folder, say=say)
     finally:
         if env is None:
-            parts.env.close_workers()
+            parts.env.host.close()
     return examination
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Self, TypeVar
 
+from turnwise.envs.host import HERE, Host
 from turnwise.errors import EnvError
 from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
 
@@ -107,29 +108,13 @@ class Env(ABC):
         return self
 
     @property
-    def workers(self) -> int:
-        """Processes that its episodes run in; 0: in this one."""
-        return 0
+    def host(self) -> Host:
+        """Where its episodes run: in this process, unless it was placed elsewhere."""
+        return HERE
 
     def with_faults(self) -> "Env":
         """The same environment, with the faults of `env.chaos` where it has any."""
         return self
-
-    def worker_counts(self) -> Mapping[str, int]:
-        """What happened to those processes: `{"deaths": 2, "killed": 1, "moved": 5}`; empty where there are none."""
-        return {}
-
-    def close_workers(self) -> None:
-        """Ends those processes; the environment is of no further use then."""
-        return
-
-    def current_line(self) -> str:
-        """Where its code is in a call under way, if that is not in this process: `support.py:41 in lookup`."""
-        return ""
-
-    def is_held_up(self) -> bool:
-        """Whether a call under way has not had its turn, since another episode's code holds the process it runs in."""
-        return False
 
     @property
     def has_deadline(self) -> bool:

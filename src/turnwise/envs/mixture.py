@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeAlias, overload
 from pydantic import ConfigDict, Field, SkipValidation
 
 from turnwise.envs.base import Env
+from turnwise.envs.host import Host
 from turnwise.envs.memory import CompactionSettings
 from turnwise.envs.wrapper import WrappedEnv
 from turnwise.errors import EnvError
@@ -116,15 +117,9 @@ class Mixture(Env):
         }
         return Mixture(struck, sampling=self.sampling)
 
-    def worker_counts(self) -> Mapping[str, int]:
-        counts: Counter[str] = Counter()
-        for entry in self.entries.values():
-            counts.update(entry.env.worker_counts())
-        return dict(counts)
-
-    def close_workers(self) -> None:
-        for entry in self.entries.values():
-            entry.env.close_workers()
+    @property
+    def host(self) -> Host:
+        return _Hosts([entry.env.host for entry in self.entries.values()])
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         raise EnvError("a mixture is no world by itself: play an episode on mixture.spawn_for(task)")
@@ -136,6 +131,27 @@ class Mixture(Env):
         """The first environment that is to be demonstrated and has no expert."""
         asked = (name for name, one in self.entries.items() if one.demonstrations != 0)
         return next((name for name in asked if not self.entries[name].env.has_expert), None)
+
+
+class _Hosts(Host):
+    """Those of a mixture's environments, before an episode has chosen one."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+
+    @property
+    def workers(self) -> int:
+        return sum(host.workers for host in self._hosts)
+
+    def counts(self) -> Mapping[str, int]:
+        counts: Counter[str] = Counter()
+        for host in self._hosts:
+            counts.update(host.counts())
+        return dict(counts)
+
+    def close(self) -> None:
+        for host in self._hosts:
+            host.close()
 
 
 class ScaledRewards(WrappedEnv):

@@ -149,7 +149,7 @@ def describe_env(env: Env) -> EnvSettings | MixtureSettings:
 
 
 def _describe_one(env: Env) -> EnvSettings:
-    workers, env = env.workers, env.prototype
+    workers, env = env.host.workers, env.prototype
     signature = inspect.signature(type(env))
     given = _arguments(env, signature)
     plain = {name: _plain(value) for name, value in given.items()}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
 from turnwise.envs.base import Env, close_env
+from turnwise.envs.host import Host
 from turnwise.types import Message, Step, Task, ToolSpec, Turn, TurnRequest
 
 T = TypeVar("T")
@@ -57,6 +58,10 @@ class WrappedEnv(Env):
         return self._env.prototype
 
     @property
+    def host(self) -> Host:
+        return self._env.host
+
+    @property
     def has_deadline(self) -> bool:
         return self._env.has_deadline
 
@@ -76,9 +81,3 @@ class WrappedEnv(Env):
 
     async def run_sync(self, method: Callable[[], T]) -> T:
         return await self._env.run_sync(method)
-
-    def current_line(self) -> str:
-        return self._env.current_line()
-
-    def is_held_up(self) -> bool:
-        return self._env.is_held_up()

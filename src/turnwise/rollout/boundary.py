@@ -159,7 +159,7 @@ class _Watch:
             self._leave(f"{self._failure}, and ignores its cancellation")
             return
         elapsed = self._elapsed()
-        if self._seconds is not None and elapsed >= self._seconds and self._env.is_held_up():
+        if self._seconds is not None and elapsed >= self._seconds and self._env.host.is_held_up():
             self._boundary.since, elapsed = time.monotonic(), 0.0  # its time begins anew: it had no turn yet
         if self._seconds is not None and elapsed >= self._seconds:
             self._failure = f"{self._boundary.where}: no answer within {self._seconds:g} seconds{self._place()}"
@@ -178,7 +178,7 @@ class _Watch:
         warn_collapsed(_logger, f"{where}{place}", words)
 
     def _place(self) -> str:
-        line = self._env.current_line() or (line_of_task(self._running) if self._running is not None else "")
+        line = self._env.host.current_line() or (line_of_task(self._running) if self._running is not None else "")
         return f" ({line})" if line else ""
 
     def _elapsed(self) -> float:

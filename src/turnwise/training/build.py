@@ -125,7 +125,7 @@ def record_env(config: Config, env: Env) -> Config:
     """The config with an environment that was made in Python, as a recipe would name it."""
     described, given = describe_env(env), config.env
     if isinstance(given, EnvSettings):
-        kept = {"workers": env.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
+        kept = {"workers": env.host.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
         described = described.model_copy(update=kept)
     return config.model_copy(update={"env": described})
 

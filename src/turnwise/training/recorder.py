@@ -63,7 +63,7 @@ class Recorder:
         self._writer = BackgroundWriter()
         self._retention = Retention(directory.trajectories, keep)
         self._judges = CostMeter()
-        self._env, self._worker_counts = env, Counter(env.worker_counts())
+        self._env, self._worker_counts = env, Counter(env.host.counts())
         self._fleet, self._lost = fleet, 0
         self._reported = self._lap = time.monotonic()
 
@@ -207,7 +207,7 @@ class Recorder:
 
     def _count_workers(self) -> dict[str, float]:
         """What happened to environment workers since this was last asked: `{"workers/deaths": 1.0, ...}`."""
-        before, self._worker_counts = self._worker_counts, Counter(self._env.worker_counts())
+        before, self._worker_counts = self._worker_counts, Counter(self._env.host.counts())
         return {f"workers/{name}": float(count - before[name]) for name, count in self._worker_counts.items()}
 
     def _write(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -86,7 +86,9 @@ async def play_expert(
             progress=progress,
         )
     else:
-        played = await _play_in_turn(play, len(tasks), at_once=max(1, _PER_WORKER * env.workers), progress=progress)
+        played = await _play_in_turn(
+            play, len(tasks), at_once=max(1, _PER_WORKER * env.host.workers), progress=progress
+        )
     report_failures(played, "demonstration")
     _report_cuts(played)
     return played

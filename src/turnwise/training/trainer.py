@@ -96,8 +96,8 @@ def run_training(
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             parts = assemble(config, env=env, tasks=tasks, ledger=ledger, on_cluster=plays_on_cluster(config))
-            if env is None or not env.workers:
-                stack.callback(parts.env.close_workers)
+            if env is None or not env.host.workers:
+                stack.callback(parts.env.host.close)
             if not resume:
                 require_demonstrations(config.sft, parts)
             _load_model(learners, config, parts)

@@ -52,7 +52,7 @@ class RolloutActor:
     async def close(self) -> None:
         """Ends the processes of environments."""
         if self._built is not None:
-            self._built.env.close_workers()
+            self._built.env.host.close()
 
 
 class _Muster:

@@ -19,6 +19,7 @@ from typing import Self, TypeVar, cast
 
 from turnwise.envs.base import Env
 from turnwise.envs.boundary import EpisodeFailure, RemoteError
+from turnwise.envs.host import Host
 from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.envs.workers.fleet import Fleet
 from turnwise.envs.workers.nursery import LocalNursery
@@ -57,7 +58,7 @@ def in_workers(
 
 
 class WorkerEnv(Env):
-    """Made by `in_workers`; `close_workers` ends its processes."""
+    """Made by `in_workers`; `env.host.close()` ends its processes."""
 
     def __init__(self, prototype: Env, fleet: Fleet) -> None:
         self._prototype, self._fleet = prototype, fleet
@@ -80,8 +81,8 @@ class WorkerEnv(Env):
         return self._prototype.prototype
 
     @property
-    def workers(self) -> int:
-        return self._fleet.size
+    def host(self) -> Host:
+        return _Workers(self)
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -160,28 +161,12 @@ class WorkerEnv(Env):
             raise RemoteError(self._answer.state_key_failure)
         return None if self._answer is None else self._answer.state_key
 
-    def current_line(self) -> str:
-        return "" if self._worker is None else self._worker.line(self._episode)
-
-    def is_held_up(self) -> bool:
-        holder = 0 if self._worker is None else self._worker.held_by()
-        return holder not in (0, self._episode)
-
     async def run_sync(self, method: Callable[[], T]) -> T:
         name = getattr(method, "__name__", "")
         if name in ("expert", "expert_summary") and self.has_expert:
             answer = await self._call(cast(Method, name), None, keeps_state_key=True)
             return cast(T, answer.value)
         return method()
-
-    def close_workers(self) -> None:
-        """Ends the processes; the environment is of no further use."""
-        self._ended()
-
-    def worker_counts(self) -> dict[str, int]:
-        """`{"deaths": 2, "killed": 1, "moved": 5}`, since it was made."""
-        counts = self._fleet.counts
-        return {name: counts[name] for name in ("deaths", "killed", "moved")}
 
     async def _call(self, method: Method, argument: Reset | Message | None, *, keeps_state_key: bool = False) -> Answer:
         where = f"{method} of {self._where}"
@@ -233,6 +218,32 @@ class WorkerEnv(Env):
                     "make it follow from its seeds"
                 )
         return worker
+
+
+class _Workers(Host):
+    """The processes of an environment, and where in them its episode is."""
+
+    def __init__(self, env: WorkerEnv) -> None:
+        self._env = env
+
+    @property
+    def workers(self) -> int:
+        return self._env._fleet.size
+
+    def counts(self) -> dict[str, int]:
+        counts = self._env._fleet.counts
+        return {name: counts[name] for name in ("deaths", "killed", "moved")}
+
+    def close(self) -> None:
+        self._env._ended()
+
+    def current_line(self) -> str:
+        worker = self._env._worker
+        return "" if worker is None else worker.line(self._env._episode)
+
+    def is_held_up(self) -> bool:
+        worker = self._env._worker
+        return worker is not None and worker.held_by() not in (0, self._env._episode)
 
 
 def importable_name(cls: type) -> str | None:

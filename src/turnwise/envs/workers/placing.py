@@ -64,7 +64,7 @@ def _elsewhere(env: Env, settings: EnvSettings, where: str, root: Path | None) -
 def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
     """The environment in the workers that its settings ask for; `given` in Python, it has no faults of theirs yet."""
     chosen = with_chaos(env, settings.chaos) if given else env
-    if not settings.workers or chosen.workers:
+    if not settings.workers or chosen.host.workers:
         return chosen
     own = settings
     if given:
