@@ -70,6 +70,24 @@ def test_each_key_is_a_session_and_each_session_is_stored(tmp_path):
     assert second[0].task.id == "b", "what was open when the server stopped is stored too"
 
 
+def test_stored_sessions_are_listed_and_shown(tmp_path, capsys):
+    async def clients(http, url):
+        for key in ("first", "second"):
+            await ask(http, url, key, f"I am {key}")
+            await http.post(f"{url}/sessions/{key}/end", json={"reward": 0.5})
+
+    collect(tmp_path, clients)
+    assert main(["show", str(tmp_path)]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[0] for line in listed.splitlines() if "+0.5" in line] == ["session-0/0/0", "session-1/0/0"]
+    assert main(["show", str(tmp_path), "session-1/0/0"]) == 0
+    shown = capsys.readouterr().out
+    assert "I am second" in shown
+    assert "to second" in shown
+    assert main(["show", str(tmp_path), "session-2/0/0"]) == 2
+    assert "the last ones of this run are: session-000000, session-000001" in capsys.readouterr().err
+
+
 def test_silence_ends_a_session(tmp_path):
     async def clients(http, url):
         await ask(http, url, "a", "x")

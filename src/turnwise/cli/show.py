@@ -14,7 +14,7 @@ EXPECTS = "one run directory and a trajectory"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run directory")
+    parser.add_argument("run", help="a run directory, or the folder of gateway --save")
     parser.add_argument("trajectory", nargs="?", help="a name from the list, such as train-12/3/1")
     parser.add_argument("--step", type=int, help="those of one step")
     parser.add_argument("--stage", choices=("train", "evaluate", "untrained", "sft"), help="those of one stage")
@@ -30,11 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from turnwise.runs.directory import RunDirectory
+    from turnwise.runs.directory import open_stored
     from turnwise.runs.episodes import read_episode
     from turnwise.runs.transcript import print_transcript
 
-    directory = RunDirectory.open(options.run)
+    directory = open_stored(options.run)
     if options.trajectory is None:
         _list(directory, options)
     else:

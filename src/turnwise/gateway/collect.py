@@ -20,6 +20,7 @@ from turnwise.gateway.server import Gateway
 from turnwise.gateway.session import Ended, Event, Session, call_in
 from turnwise.render import Render
 from turnwise.rollout import Limits, run_episode
+from turnwise.runs.directory import StoredSessions
 from turnwise.runs.store import write_trajectories
 from turnwise.seeds import derive_seed
 from turnwise.types import Group, Message, Task, Trajectory
@@ -112,8 +113,8 @@ class Collector:
         if self.folder is None:
             return
         group = Group(task=played.task, trajectories=(played,))
-        path = self.folder / f"session-{self.stored:06d}.parquet"
-        write_trajectories(path, 0, [group], None, self.policy.render.decode)
+        path = StoredSessions(self.folder).trajectory_file("session", self.stored)
+        write_trajectories(path, self.stored, [group], None, self.policy.render.decode)
         self.stored += 1
 
     async def finish(self) -> None:

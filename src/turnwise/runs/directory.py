@@ -155,6 +155,22 @@ class RunDirectory:
             logger.warning("%s is resumed with other versions: %s", self.path, ", ".join(changed))
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSessions(RunDirectory):
+    """The folder that `turnwise gateway --save` writes: trajectories, and no run around them."""
+
+    @property
+    def trajectories(self) -> Path:
+        return self.path
+
+
+def open_stored(path: str | Path) -> RunDirectory:
+    """A run, or a folder of stored sessions, for reading its trajectories."""
+    folder = StoredSessions(Path(path))
+    stored = not folder.config.is_file() and any(folder.path.glob("session-*.parquet"))
+    return folder if stored else RunDirectory.open(path)
+
+
 def collect_versions() -> dict[str, str | None]:
     """The software under a run: `{"python": "3.12.4", "platform": "Linux-...", "turnwise": "0.1.0", "torch": ...}`."""
     facts: dict[str, str | None] = {"python": platform.python_version(), "platform": platform.platform()}
