@@ -1,5 +1,7 @@
 """A model that knows the words of the tiny game, so that runs which start from it learn in every step."""
 
+from collections import Counter
+
 import pytest
 
 from tiny_runs import cold_model
@@ -14,3 +16,12 @@ def cold(tmp_path_factory):
 def sections(cold):
     """Six steps, saved after the fifth and the last: a signal at another step must save by itself."""
     return {"model": {"name": str(cold)}, "steps": 6, "checkpoint": {"every": 5}}
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Where the kills of the runs that ended right have struck."""
+    properties = [one for report in terminalreporter.getreports("passed") for one in report.user_properties]
+    phases = Counter(phase for name, value in properties if name == "killed in" for phase in value.split(", "))
+    if phases:
+        parts = ", ".join(f"{count} in {phase}" for phase, count in phases.most_common())
+        terminalreporter.write_line(f"{phases.total()} kills: {parts}")

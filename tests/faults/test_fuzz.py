@@ -154,11 +154,18 @@ def look_up(word: str, times: int = 1, tags: list[str] | None = None, more: dict
 CALLS = [{"word": "a", "times": 2, "tags": ["x"], "more": {"y": 1.5}}, {"word": "b"}]
 
 
+@pytest.fixture(scope="module")
+def loop():
+    """One for all cases: most of the time of a call went into a loop and a thread of its own."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
 @fuzz(10_000)
 @given(arguments=st.one_of(nearly(CALLS).map(json.dumps), damaged([json.dumps(c).encode() for c in CALLS]), TEXT))
-def test_arguments_of_tools(arguments):
+def test_arguments_of_tools(loop, arguments):
     text = arguments.decode("utf-8", "replace") if isinstance(arguments, bytes) else arguments
-    result = asyncio.run(look_up.call(text))
+    result = loop.run(look_up.call(text))
     assert isinstance(result, ToolResult)
 
 

@@ -7,14 +7,22 @@ import json
 import os
 import random
 import shutil
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import save_file
 
-from processes import begin_training, wait_until
-from tiny_runs import Died, records, run_tiny, same_weights, weights
+from processes import OUTPUT, fork_training, wait_until
+from tiny_runs import Died, model_folder, records, run_tiny, same_weights, trajectories, weights
 from turnwise.runs import Checkpoints, RunDirectory
+from turnwise.runs.findings import read_findings
+from turnwise.runs.lock import LOCK
+from turnwise.runs.store import SCHEMA
 
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
 KILLS, DAMAGES = (200, 100) if LONG else (1, 4)
@@ -40,10 +48,77 @@ def unbroken(settings, tmp_path_factory):
 
 
 def assert_equal(run: RunDirectory, other: RunDirectory, what: str) -> None:
-    assert same_weights(weights(run, STEPS), weights(other, STEPS)), what
+    """Weights of every checkpoint bit for bit, and whatever was recorded, apart from times."""
+    kept = [sorted(path.name for path in one.checkpoints.glob("step-*")) for one in (run, other)]
+    assert kept[0] == kept[1], what
+    for step in (int(name.removeprefix("step-")) for name in kept[0]):
+        assert same_weights(weights(run, step), weights(other, step)), f"{what}: step {step}"
     assert records(run) == records(other), what
-    names = [sorted(path.name for path in one.trajectories.iterdir()) for one in (run, other)]
-    assert names[0] == names[1], what
+    assert read_findings(run.path / "findings.jsonl") == read_findings(other.path / "findings.jsonl"), what
+    assert trajectories(run) == trajectories(other), what
+
+
+def change_a_weight(run: RunDirectory) -> None:
+    file = model_folder(run, 0) / "model.safetensors"
+    tensors = weights(run, 0)
+    name = min(tensors)
+    tensors[name].view(-1)[0] += 1e-6
+    save_file(tensors, file)
+
+
+def change_a_metric(run: RunDirectory) -> None:
+    lines = run.metrics.read_text().splitlines()
+    place, record = next((n, json.loads(line)) for n, line in enumerate(lines) if "policy/loss" in line)
+    lines[place] = json.dumps(record | {"policy/loss": record["policy/loss"] + 1e-9})
+    run.metrics.write_text("\n".join(lines) + "\n")
+
+
+def double_a_record(run: RunDirectory) -> None:
+    lines = run.metrics.read_text().splitlines()
+    run.metrics.write_text("\n".join([*lines[:-1], *lines[-2:]]) + "\n")
+
+
+def change_a_logprob(run: RunDirectory) -> None:
+    file = run.trajectory_file("train", 2)
+    rows = pq.read_table(file).to_pylist()
+    rows[-1]["turns"][-1]["logprobs"][-1] -= 1e-3
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), file)
+
+
+def lose_a_file(run: RunDirectory) -> None:
+    run.trajectory_file("evaluate", 2).unlink()
+
+
+def add_a_finding(run: RunDirectory) -> None:
+    (run.path / "findings.jsonl").write_text('{"step": 1, "kind": "made", "sentence": "made"}\n')
+
+
+@pytest.mark.parametrize(
+    "change", [change_a_weight, change_a_metric, double_a_record, change_a_logprob, lose_a_file, add_a_finding]
+)
+def test_the_comparison_of_runs_sees_any_difference(change, unbroken, tmp_path):
+    run = RunDirectory(shutil.copytree(unbroken.path, tmp_path / "run"))
+    assert_equal(run, unbroken, "a copy")
+    change(run)
+    with pytest.raises(AssertionError, match="changed"):
+        assert_equal(run, unbroken, "changed")
+
+
+@pytest.mark.parametrize(
+    "restored",
+    [
+        "turnwise.learner.optimizer.Optimizer.load_state_dict",
+        "turnwise.rollout.task_sampler.TaskSampler.load_state_dict",
+        "turnwise.training.trainer.restore_rng",
+    ],
+)
+def test_a_resume_that_forgets_a_part_of_the_state_is_seen(restored, settings, unbroken, tmp_path, monkeypatch):
+    with pytest.raises(Died):
+        run_tiny(tmp_path / "run", die=lambda *met: met == ("training", 3), **settings)
+    monkeypatch.setattr(restored, lambda *_: None)
+    run = run_tiny(tmp_path / "run", resume=True, **settings)
+    with pytest.raises(AssertionError, match="forgot"):
+        assert_equal(run, unbroken, "forgot")
 
 
 def begun(phase: str, run: Path) -> bool:
@@ -67,23 +142,52 @@ def begun(phase: str, run: Path) -> bool:
             return any(checkpoints.glob(".step-*.tmp")) or (checkpoints / "step-000002").exists()
 
 
+def phase_of(run: Path) -> str:
+    """The last phase that a run has come to."""
+    return next((phase for phase in reversed(PHASES) if begun(phase, run)), "start")
+
+
+def kill_within(phase: str, delay: float, folder: Path, settings: dict[str, object]) -> str | None:
+    """Trains until a while after a phase began, or has begun before; the phase it was killed in.
+
+    None if the run ended before. A process that does not hold the lock yet is still starting, so it is not killed.
+    """
+    run, process = folder / "run", fork_training(folder, "--resume=auto", **settings)
+    wait_until(
+        lambda: process.exitcode is not None or (is_held_by(run / LOCK, process.pid) and begun(phase, run)),
+    )
+    time.sleep(delay)
+    reached = phase_of(run)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL), (folder / OUTPUT).read_text()
+    return reached if process.exitcode else None
+
+
+def is_held_by(lock: Path, pid: int | None) -> bool:
+    with suppress(FileNotFoundError, ValueError):
+        return bool(json.loads(lock.read_text())["pid"] == pid)
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="takes minutes: TURNWISE_FAULTS=long")
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_run_that_was_killed_in_any_phase_goes_on_as_if_it_had_not(number, settings, unbroken, tmp_path):
-    """Killed up to three times, a while after a phase began; the same command goes on until it is done."""
+def test_a_run_that_was_killed_in_any_phase_goes_on_as_if_it_had_not(
+    number, settings, unbroken, tmp_path, record_property
+):
+    """Killed up to three times, first in the phase whose turn it is; the same command goes on until it is done."""
     chance = random.Random(f"{number} {time.time_ns()}")
-    kills = [(chance.choice(PHASES), chance.random() * 0.5) for _ in range(chance.randint(1, 3) if LONG else 1)]
-    for phase, delay in kills:
-        process = begin_training(tmp_path, "--resume=auto", **settings)
-        wait_until(lambda phase=phase, process=process: begun(phase, tmp_path / "run") or process.poll() is not None)
-        time.sleep(delay)
-        process.kill()
-        process.communicate()
-    last = begin_training(tmp_path, "--resume=auto", **settings)
-    error = last.communicate(timeout=600)[1]
-    assert last.returncode == 0, f"{kills}: {error}"
-    assert_equal(RunDirectory.open(tmp_path / "run"), unbroken, f"killed at {kills}")
+    phases = [PHASES[number % len(PHASES)], *chance.choices(PHASES, k=chance.randrange(3))]
+    struck = [kill_within(phase, chance.random() * 0.3, tmp_path, settings) for phase in phases]
+    while not any(struck):  # it ended before it could be killed: once more, sooner
+        shutil.rmtree(tmp_path / "run")
+        struck = [kill_within(phases[0], 0.0, tmp_path, settings)]
+    last = fork_training(tmp_path, "--resume=auto", **settings)
+    last.join(600)
+    assert last.exitcode == 0, f"{struck}: {(tmp_path / OUTPUT).read_text()}"
+    assert_equal(RunDirectory.open(tmp_path / "run"), unbroken, f"killed in {struck}")
+    record_property("killed in", ", ".join(filter(None, struck)))
 
 
 def flip(file: Path, chance: random.Random, other: Path) -> None:

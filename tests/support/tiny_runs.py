@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
@@ -145,6 +146,17 @@ def weights(run: RunDirectory, step: int) -> dict[str, torch.Tensor]:
 def same_weights(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     """Equal bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def trajectories(run: RunDirectory) -> dict[str, list[object]]:
+    """What a run stored of its episodes, by file, apart from how long they took."""
+    return {file.name: _timeless(pq.read_table(file).to_pylist()) for file in sorted(run.trajectories.iterdir())}
+
+
+def _timeless(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _timeless(inner) for name, inner in value.items() if not name.endswith("seconds")}
+    return [_timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
 def records(run: RunDirectory, stage: str | None = None) -> list[Record]:
