@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from sandboxed import ON_LINUX
 from tiny_runs import records, run_tiny, same_weights, weights
@@ -148,12 +149,13 @@ def test_the_global_generators_are_seeded_by_the_run(sections, tmp_path):
     drawn = []
 
     def watch(event: str, number: int) -> bool:
-        drawn.append((random.random(), np.random.random()))
+        drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
         return False
 
     for place, seed in enumerate((7, 7, 8)):
         random.seed(place)
         np.random.seed(place)
+        torch.manual_seed(place)
         drawn.append(("seed", seed))
         run_tiny(tmp_path / str(place), die=watch, seed=seed, **{**sections, "steps": 1})
     starts = [place for place, one in enumerate(drawn) if one[0] == "seed"]

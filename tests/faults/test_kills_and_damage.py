@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import save_file
 
 from processes import OUTPUT, fork_training, wait_until
-from tiny_runs import Died, model_folder, records, run_tiny, same_weights, trajectories, weights
+from tiny_runs import DRAWING, Died, model_folder, records, run_tiny, same_weights, trajectories, weights
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.runs.findings import read_findings
 from turnwise.runs.lock import LOCK
@@ -34,6 +34,7 @@ PHASES = ("preparation", "untrained", "demonstrations", "cold start", "evaluatio
 def settings(cold):
     """Every phase that a run can have; half of the time in the cold start."""
     return {
+        "env": {"name": DRAWING},
         "model": {"name": str(cold), "lora": {"rank": 4, "dropout": 0.1}},
         "steps": STEPS,
         "sft": {"demonstrations": 64, "batch": 4, "optimizer": {"lr": 1e-2, "schedule": "cosine"}},
@@ -105,17 +106,18 @@ def test_the_comparison_of_runs_sees_any_difference(change, unbroken, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "restored",
+    ("restores", "moment"),
     [
-        "turnwise.learner.optimizer.Optimizer.load_state_dict",
-        "turnwise.rollout.task_sampler.TaskSampler.load_state_dict",
-        "turnwise.training.trainer.restore_rng",
+        ("turnwise.learner.optimizer.Optimizer.load_state_dict", ("training", 3)),
+        ("turnwise.rollout.task_sampler.TaskSampler.load_state_dict", ("training", 3)),
+        ("turnwise.training.trainer.restore_rng", ("training", 3)),
+        ("turnwise.training.cold_start.restore_rng", ("cold start", 11)),
     ],
 )
-def test_a_resume_that_forgets_a_part_of_the_state_is_seen(restored, settings, unbroken, tmp_path, monkeypatch):
+def test_a_resume_that_forgets_a_part_of_the_state_is_seen(restores, moment, settings, unbroken, tmp_path, monkeypatch):
     with pytest.raises(Died):
-        run_tiny(tmp_path / "run", die=lambda *met: met == ("training", 3), **settings)
-    monkeypatch.setattr(restored, lambda *_: None)
+        run_tiny(tmp_path / "run", die=lambda *met: met == moment, **settings)
+    monkeypatch.setattr(restores, lambda *_: None)
     run = run_tiny(tmp_path / "run", resume=True, **settings)
     with pytest.raises(AssertionError, match="forgot"):
         assert_equal(run, unbroken, "forgot")

@@ -4,9 +4,11 @@ import fcntl
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
@@ -58,8 +60,17 @@ class Signals(Env):
         return Message(role="assistant", content=self._guesses.choice(WORDS))
 
 
-SIGNALS = f"{Path(__file__).resolve()}:Signals"
-"""The game as a recipe names it."""
+class Drawing(Signals):
+    """Draws from the process's own generators, as environments of others do."""
+
+    async def step(self, message: Message) -> Step:
+        step = await super().step(message)
+        drawn = random.random() + np.random.random() + torch.rand(()).item()
+        return replace(step, metrics={**step.metrics, "drawn": drawn}) if step.done else step
+
+
+SIGNALS, DRAWING = (f"{Path(__file__).resolve()}:{name}" for name in ("Signals", "Drawing"))
+"""The games as a recipe names them."""
 
 SMALLEST = {"layers": 1, "width": 32, "heads": 2, "positions": 64, "vocabulary": 300, "induction": False}
 _BASE: Mapping[str, object] = {

@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 import shutil
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -185,9 +186,13 @@ class RngState(TypedDict):
 
 
 def seed_globals(seed: int) -> None:
-    """Seeds Python's and NumPy's global generators, which environments, tools and rewards of others draw from."""
+    """Seeds the global generators, which environments, tools and rewards of others draw from."""
     random.seed(derive_seed(seed, "global", "python"))
     np.random.seed(derive_seed(seed, "global", "numpy") % 2**32)
+    if "torch" in sys.modules:  # it takes seconds to import, and this process may have no use for it
+        import torch
+
+        torch.manual_seed(derive_seed(seed, "global", "torch"))
 
 
 def capture_rng() -> RngState:

@@ -17,7 +17,7 @@ from turnwise.config import Config
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.settings import SFTSettings
-from turnwise.runs import Checkpoints, RunDirectory, read_trajectories, save_state
+from turnwise.runs import Checkpoints, RunDirectory, capture_rng, read_trajectories, restore_rng, save_state
 from turnwise.seeds import derive_seed
 from turnwise.training.build import Components
 from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint, write_checkpoint, writes_shards
@@ -66,6 +66,8 @@ class ColdStart:
         self._checkpoints.hold(done)
         self._resumed, self._done, self._saved = True, done, saved if done else None
         self._stored = self._read_stored(str(saved.state["demonstrations"]))
+        if "rng" in saved.state:  # checkpoints of older versions lack it
+            restore_rng(saved.state["rng"])  # type: ignore[arg-type]  # what `_save` wrote
         return True
 
     async def run(self) -> None:
@@ -138,7 +140,7 @@ class ColdStart:
 
     def _save(self, step: int) -> None:
         self._recorder.flush()
-        state = {"step": step, "demonstrations": self._hash}
+        state = {"step": step, "demonstrations": self._hash, "rng": dict(capture_rng())}
 
         def write(folder: Path) -> Mapping[str, str]:
             if step:
