@@ -1,122 +1,166 @@
 """Prints what an open page of the studio costs a run that trains: `python -m benchmarks.studio.beside_training`.
 
-The same recipe is trained with and without `turnwise studio` and a browser that follows its curves, in turn, in pairs.
-The CPU time of the training process is what the studio could change in it; other work on the machine hardly can.
+One run trains all the time, at a learning rate so small that each step is the same work; beside it are `turnwise
+studio` and a browser, in which the page that follows the run is opened and closed in turn. Neighbouring windows make a
+pair. The CPU time of a step is what the page could change within the training process; its clock time is what a user
+would notice.
 """
 
 import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import psutil
 from rich.console import Console
 
 from benchmarks.studio.__main__ import Server, find_id, serving
+from benchmarks.studio.windows import Step, Window, compare, read_steps
 
-_RECIPE: Final = ("games-bandit", "sft.demonstrations=320", "steps=60")
+_RECIPE: Final = (
+    "games-bandit",
+    "sft.demonstrations=320",
+    "steps=1000000",
+    "learner.optimizer.lr=1e-12",
+    "checkpoint.every=20",
+)
 _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+_SETTLES: Final = 3.0
+"""Seconds after opening or closing that belong to no window: the page loads, once."""
+_STEPS_FILE: Final = "steps.jsonl"
+_PATIENCE: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """One run: CPU seconds of its process, steps per second once it trains, and CPU seconds beside it."""
+class Browser:
+    """Chromium, whose tabs are opened and closed over its debugger's HTTP."""
 
-    cpu: float
-    speed: float
-    server: float = 0.0
-    page: float = 0.0
+    def __init__(self, process: psutil.Process, port: int) -> None:
+        self._process, self._address = process, f"http://127.0.0.1:{port}/json"
+        self._page: str | None = None
 
+    def show(self, address: str | None) -> None:
+        """Has this page open and no other; None for no page."""
+        if self._page is not None:
+            self._ask(f"close/{self._page}", "GET")
+        self._page = (
+            None if address is None else str(json.loads(self._ask(f"new?{quote(address, safe='')}", "PUT"))["id"])
+        )
 
-def train(folder: Path, overrides: Sequence[str], *, watched: bool) -> Trained:
-    """Trains into `folder / "run"`, the page open from the run's first record on."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "turnwise", "train", *_RECIPE, *overrides, "--run", str(folder / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if not watched:
-        return Trained(cpu=_cpu_at_end(process), speed=_speed(folder))
-    while not (folder / "run" / "metrics.jsonl").exists():
-        assert psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE, "training ended before it began"
-        time.sleep(0.1)
-    with serving(folder) as server, _page(server, find_id(server.ask, "run")) as browser:
-        cpu = _cpu_at_end(process)
-        page = sum(sum(one.cpu_times()[:2]) for one in [browser, *browser.children(recursive=True)])
-        return Trained(cpu=cpu, speed=_speed(folder), server=server.cpu, page=page)
+    @property
+    def cpu(self) -> float:
+        """Seconds that its processes have computed; those of a tab that was closed are gone, so take differences."""
+        return sum(sum(one.cpu_times()[:2]) for one in [self._process, *self._process.children(recursive=True)])
+
+    def _ask(self, path: str, method: str) -> bytes:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self._address}/{path}", method=method), timeout=60
+        ) as got:
+            return bytes(got.read())
 
 
 @contextmanager
-def _page(server: Server, run: str) -> Iterator[psutil.Process]:
-    """Chromium, signed in and at the run's curves; it stays open for its debugger, who never comes."""
-    address = f"{server.url}/?token=bench#/run/{run}/curves"
+def browsing() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = (*_FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0")
-        browser = subprocess.Popen([program, *options, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            yield psutil.Process(browser.pid)
+            port = Path(profile) / "DevToolsActivePort"
+            _wait_for(port)
+            yield Browser(psutil.Process(process.pid), int(port.read_text().split()[0]))
         finally:
-            browser.terminate()
-            browser.wait()
+            process.terminate()
+            process.wait()
 
 
-def _cpu_at_end(process: "subprocess.Popen[bytes]") -> float:
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, f"training ended with {process.returncode}"
-    return usage.ru_utime + usage.ru_stime
+@contextmanager
+def training(folder: Path, overrides: Sequence[str]) -> Iterator[None]:
+    """Trains into `folder / "run"` from its first step until the end of the block."""
+    folder.mkdir(parents=True)
+    stopwatch = json.dumps({"name": "benchmarks.studio.windows:Stopwatch", "args": {"file": str(folder / _STEPS_FILE)}})
+    command = [sys.executable, "-m", "turnwise", "train", *_RECIPE, f"callbacks=[{stopwatch}]", *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, "--run", str(folder / "run")], stdout=subprocess.DEVNULL, env=environment)
+    try:
+        _wait_for(folder / _STEPS_FILE, process)
+        yield
+        assert process.poll() is None, "training ended before its last window"
+    finally:
+        process.kill()
+        process.wait()
 
 
-def _speed(folder: Path) -> float:
-    records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    times = [float(record["time"]) for record in records if record["stage"] == "train"]
-    return (len(times) - 1) / (times[-1] - times[0])
+def _wait_for(file: Path, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not (file.exists() and file.stat().st_size):
+        if process is not None and process.poll() is not None:
+            raise SystemExit(f"training ended with {process.returncode}")
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{file.name} did not appear within {_PATIENCE:.0f} s")
+        time.sleep(0.1)
+
+
+def watch(server: Server, browser: Browser, address: str, *, is_open: bool, seconds: float) -> Window:
+    browser.show(address if is_open else None)
+    time.sleep(_SETTLES)
+    began, before = time.monotonic(), (server.cpu, browser.cpu)
+    time.sleep(seconds)
+    return Window(
+        is_open=is_open,
+        began=began,
+        ended=time.monotonic(),
+        server=server.cpu - before[0],
+        browser=browser.cpu - before[1],
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each window")
     parser.add_argument("overrides", nargs="*", help="of the recipe games-bandit")
     options = parser.parse_args()
 
     def say(line: str) -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
-    pairs: list[tuple[Trained, Trained]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(options.pairs):
-            # Who comes first changes, so that a machine that grows busier favours neither.
-            order = (False, True) if number % 2 else (True, False)
-            runs = {watched: train(Path(folder) / "runs", options.overrides, watched=watched) for watched in order}
-            alone, open_page = runs[False], runs[True]
-            pairs.append((alone, open_page))
-            say(
-                f"pair {number + 1}: CPU of training {alone.cpu:.2f} s alone, {open_page.cpu:.2f} s with the page; "
-                f"{alone.speed:.2f} and {open_page.speed:.2f} steps/s; "
-                f"server {open_page.server:.2f} s, browser {open_page.page:.2f} s"
-            )
-    figures: tuple[tuple[str, Callable[[Trained], float]], ...] = (
-        ("CPU of training", lambda one: one.cpu),
-        ("steps per second", lambda one: one.speed),
-    )
-    for what, of in figures:
-        changes = sorted(of(watched) / of(alone) - 1 for alone, watched in pairs)
-        middle = statistics.median(changes)
-        say(f"{what} with the page: median {middle:+.1%}, from {changes[0]:+.1%} to {changes[-1]:+.1%}")
-    shares = [one.server / one.cpu for _, one in pairs]
-    say(f"CPU of the server beside it: median {statistics.median(shares):.1%} of training's")
+    pairs: list[tuple[Window, Window]] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "runs"
+        with training(folder, options.overrides), serving(folder) as server, browsing() as browser:
+            address = f"{server.url}/?token=bench#/run/{find_id(server.ask, 'run')}/curves"
+            for number in range(options.pairs):
+                order = (False, True) if number % 2 else (True, False)
+                first, second = (
+                    watch(server, browser, address, is_open=is_open, seconds=options.seconds) for is_open in order
+                )
+                pairs.append((first, second))
+        steps = read_steps(folder / _STEPS_FILE)
+    report(pairs, steps, say)
+
+
+def report(pairs: Sequence[tuple[Window, Window]], steps: Sequence[Step], say: Callable[[str], None]) -> None:
+    windows = [window for pair in pairs for window in pair]
+    seconds = sum(window.ended - window.began for window in windows) / 2
+    say(f"{len(pairs)} pairs of windows of {seconds / len(pairs):.0f} s beside {len(steps)} steps of training")
+    say(f"CPU of a step with the page: {compare(pairs, steps, lambda step: step.cpu)}")
+    say(f"time of a step with the page: {compare(pairs, steps, lambda step: step.seconds)}")
+    for what, is_open in (("closed", False), ("open", True)):
+        seen = [window for window in windows if window.is_open is is_open]
+        server, browser = sum(one.server for one in seen) / seconds, sum(one.browser for one in seen) / seconds
+        say(f"page {what}: server {server:.2%} of a core, browser {browser:.2%}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from letters import Letters
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
@@ -14,30 +15,6 @@ from turnwise.stability import FilterSettings, select
 from turnwise.types import Message, Step, Task
 
 TASKS = [Task(id=str(place), seed=place) for place in range(12)]
-
-
-class Letters:
-    """A renderer of one id per letter."""
-
-    stop_ids = (0,)
-
-    def start(self, messages, tools):
-        return (1, 2)
-
-    def extend(self, action_ids, messages):
-        return (3,)
-
-    def parse(self, action_ids):
-        return Message(role="assistant", content="x")
-
-    def write(self, message):
-        return message.content
-
-    def encode_action(self, text):
-        return (*map(ord, text), 0)
-
-    def decode(self, ids):
-        return ""
 
 
 class Tosses(Env):

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from letters import Letters
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.agents.decoding import Decoding
 from turnwise.engines.scripted import ScriptedEngine
@@ -326,21 +327,6 @@ def test_a_batch_of_a_fleet_equals_that_of_one_process():
 
 
 def test_an_evaluation_is_decoded_as_its_job_asks_and_not_struck_by_faults():
-    class Letters:
-        stop_ids = (0,)
-
-        def start(self, messages, tools):
-            return (1, 2)
-
-        def extend(self, action_ids, messages):
-            return (3,)
-
-        def parse(self, action_ids):
-            return Message(role="assistant", content="x")
-
-        def decode(self, ids):
-            return ""
-
     asked = []
 
     class Engine(ScriptedEngine):
