@@ -26,7 +26,7 @@ from turnwise.runs.store import SCHEMA
 
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
 KILLS, DAMAGES = (200, 100) if LONG else (1, 4)
-STEPS = 4
+STEPS, SFT_STEPS = 4, 16
 PHASES = ("preparation", "untrained", "demonstrations", "cold start", "evaluation", "training", "checkpoint")
 
 
@@ -37,7 +37,7 @@ def settings(cold):
         "env": {"name": DRAWING},
         "model": {"name": str(cold), "lora": {"rank": 4, "dropout": 0.1}},
         "steps": STEPS,
-        "sft": {"demonstrations": 64, "batch": 4, "optimizer": {"lr": 1e-2, "schedule": "cosine"}},
+        "sft": {"demonstrations": 4 * SFT_STEPS, "batch": 4, "optimizer": {"lr": 1e-2, "schedule": "cosine"}},
         "checkpoint": {"every": 1, "keep": 3, "sft_every": 3},
         "evaluate": {"tasks": 4, "every": 2, "untrained": True},
     }
@@ -123,10 +123,11 @@ def test_a_resume_that_forgets_a_part_of_the_state_is_seen(restores, moment, set
         assert_equal(run, unbroken, "forgot")
 
 
-def begun(phase: str, run: Path) -> bool:
-    """Whether a run has come to a phase, by what it has written."""
+def begun(phase: str, run: Path, since: float) -> bool:
+    """Whether a run has come to a phase, by what it has written; a checkpoint is one that was begun `since` then."""
     metrics, checkpoints = run / "metrics.jsonl", run / "checkpoints"
-    stages = [json.loads(line)["stage"] for line in metrics.read_text().splitlines()[:-1]] if metrics.exists() else []
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+    stages = [json.loads(line)["stage"] for line in lines if line.endswith("\n")]
     match phase:
         case "preparation":
             return (run / ".lock").exists()
@@ -137,16 +138,22 @@ def begun(phase: str, run: Path) -> bool:
         case "cold start":
             return (checkpoints / "sft").exists()
         case "evaluation":
-            return "sft" in stages
+            return stages.count("sft") == SFT_STEPS
         case "training":
             return (checkpoints / "step-000000").exists()
         case _:
-            return any(checkpoints.glob(".step-*.tmp")) or (checkpoints / "step-000002").exists()
+            return any(is_written(folder, since) for folder in (checkpoints, checkpoints / "sft"))
 
 
-def phase_of(run: Path) -> str:
+def is_written(folder: Path, since: float) -> bool:
+    with suppress(FileNotFoundError):  # it has become a checkpoint by now
+        return any(path.stat().st_mtime >= since for path in folder.glob(".step-*.tmp"))
+    return False
+
+
+def phase_of(run: Path, since: float) -> str:
     """The last phase that a run has come to."""
-    return next((phase for phase in reversed(PHASES) if begun(phase, run)), "start")
+    return next(phase for phase in reversed(PHASES) if begun(phase, run, since))
 
 
 def kill_within(phase: str, delay: float, folder: Path, settings: dict[str, object]) -> str | None:
@@ -154,12 +161,17 @@ def kill_within(phase: str, delay: float, folder: Path, settings: dict[str, obje
 
     None if the run ended before. A process that does not hold the lock yet is still starting, so it is not killed.
     """
+    since = time.time()
     run, process = folder / "run", fork_training(folder, "--resume=auto", **settings)
-    wait_until(
-        lambda: process.exitcode is not None or (is_held_by(run / LOCK, process.pid) and begun(phase, run)),
-    )
+
+    def is_there() -> bool:
+        return is_held_by(run / LOCK, process.pid) and begun(phase, run, since)
+
+    wait_until(lambda: process.exitcode is not None or is_there())
     time.sleep(delay)
-    reached = phase_of(run)
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGSTOP)  # so that it does not go on while its files are read
+    reached = phase_of(run, since) if is_held_by(run / LOCK, process.pid) else None
     process.kill()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL), (folder / OUTPUT).read_text()
@@ -181,7 +193,8 @@ def test_a_run_that_was_killed_in_any_phase_goes_on_as_if_it_had_not(
     """Killed up to three times, first in the phase whose turn it is; the same command goes on until it is done."""
     chance = random.Random(f"{number} {time.time_ns()}")
     phases = [PHASES[number % len(PHASES)], *chance.choices(PHASES, k=chance.randrange(3))]
-    struck = [kill_within(phase, chance.random() * 0.3, tmp_path, settings) for phase in phases]
+    delays = [chance.choice((0.0, chance.random() * 0.3)) for _ in phases]  # at once, for phases of milliseconds
+    struck = [kill_within(phase, delay, tmp_path, settings) for phase, delay in zip(phases, delays, strict=True)]
     while not any(struck):  # it ended before it could be killed: once more, sooner
         shutil.rmtree(tmp_path / "run")
         struck = [kill_within(phases[0], 0.0, tmp_path, settings)]
