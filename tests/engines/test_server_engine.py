@@ -189,6 +189,20 @@ def test_a_server_that_lost_its_weights_gets_them_again_and_the_turn_is_sampled_
     assert caplog.messages == [f"{servers[0].url} has the weights of version 4 again"]
 
 
+def test_a_server_that_comes_back_while_the_learner_updates_is_held_to_the_weights_it_was_given(servers):
+    """`rollout.staleness`: the engine samples on while the model's own weights change under it."""
+    model = llama()
+    engine = engine_at(servers[0], model=model)
+    asyncio.run(engine.load(moved(model, 1), 4))
+    (whole,) = ask(engine, "a", seed=1)
+    servers[0].model, servers[0].version = llama(tied=False), "default"
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3.0)
+    (turn,) = ask(engine, "a", seed=1)
+    assert turn == whole
+
+
 def test_a_server_that_never_keeps_its_weights_is_an_error(servers):
     engine = engine_at(servers[0])
     handle = servers[0].handle
@@ -279,8 +293,12 @@ class AnyWeights:
 
     ids = (1, 2, 3)
 
-    def check(self, found, *, version, where):
-        assert found == [-1.0, -1.0]
+    def check(self, found, expected, *, version, where):
+        assert found == [*expected] == [-1.0, -1.0]
+
+
+def weights_in(folder: Path, version: int) -> Weights:
+    return Weights(folder=folder, version=version, expected=(-1.0, -1.0))
 
 
 def replica_of(log: Path, *flags: str) -> tuple[Replica, ServerProcess]:
@@ -290,11 +308,11 @@ def replica_of(log: Path, *flags: str) -> tuple[Replica, ServerProcess]:
 
 def test_a_server_of_ours_that_is_killed_is_started_again_with_the_newest_weights(tmp_path, caplog):
     (tmp_path / "config.json").touch()
-    weights = Weights(folder=tmp_path, version=6)
+    weights = weights_in(tmp_path, 6)
     replica, process = replica_of(tmp_path / "log")
 
     async def main(replica, process):
-        replica.launch(Weights(folder=tmp_path / "older", version=0))
+        replica.launch(weights_in(tmp_path / "older", 0))
         await replica.wait_until_ready()
         await replica.load(weights)
         first = replica.server.url
@@ -319,7 +337,7 @@ def test_a_server_of_ours_that_does_not_start_is_one_line_with_its_last_error(tm
     replica, _ = replica_of(tmp_path / "log", "--fails")
 
     async def main():
-        replica.launch(Weights(folder=tmp_path, version=0))
+        replica.launch(weights_in(tmp_path, 0))
         await replica.wait_until_ready()
 
     with pytest.raises(EngineError, match=r"did not start, exit code 1: ValueError: no such model \(its log: .*log\)"):

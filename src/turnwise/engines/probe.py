@@ -23,7 +23,8 @@ _TOLERANCE = {"float32": 5e-3, "bfloat16": 0.1}
 
 
 class WeightProbe:
-    """`WeightProbe(model, prompt_ids, dtype="float32")`; `check(logprobs)` after the engine has loaded weights."""
+    """`expected = probe.expect()` when weights are taken from the model; `probe.check(found, expected, ...)` once the
+    engine has loaded them, by when a learner may have changed the model."""
 
     def __init__(
         self,
@@ -55,9 +56,8 @@ class WeightProbe:
         listed: list[float] = logprobs.tolist()
         return listed
 
-    def check(self, found: Sequence[float], *, version: int, where: str) -> None:
-        """Raises if the engine's logprobs of the text are not the model's."""
-        expected = self.expect()
+    def check(self, found: Sequence[float], expected: Sequence[float], *, version: int, where: str) -> None:
+        """Raises if the engine's logprobs of the text are not those that the model had."""
         assert len(found) == len(expected), "a logprob for every token but the first"
         gap = sum(abs(one - other) for one, other in zip(found, expected, strict=True)) / len(expected)
         if not gap <= _TOLERANCE[self._dtype]:  # NaN is no agreement either

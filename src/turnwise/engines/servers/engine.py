@@ -54,7 +54,7 @@ class ServerEngine:
         self._context_limit = resolve_context_limit(model, context_limit)
         kind = settings if isinstance(settings, VLLMEngineSettings) else VLLMEngineSettings()
         self._dtype: torch.dtype = getattr(torch, choose_dtype(kind, model, autocast))
-        probe = WeightProbe(
+        self._probe = WeightProbe(
             model,
             prompt_ids,
             dtype=probe_dtype(kind, model, autocast),
@@ -70,7 +70,7 @@ class ServerEngine:
         self._slots = settings.slots if isinstance(settings, OpenAIEngineSettings) else None
         self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._replicas = make_replicas(
-            settings, probe, logs=self._folder, dtype=self._dtype, context_limit=self._context_limit
+            settings, self._probe, logs=self._folder, dtype=self._dtype, context_limit=self._context_limit
         )
         self._homes: dict[str, Replica] = {}
         """The server of each conversation."""
@@ -139,7 +139,7 @@ class ServerEngine:
     def _write(self, version: int) -> Weights:
         folder = self._folder / f"{next(self._numbers)}"
         write_weights(self._model, folder, dtype=self._dtype)
-        return Weights(folder=folder, version=version)
+        return Weights(folder=folder, version=version, expected=tuple(self._probe.expect()))
 
     async def _load_one(self, replica: Replica) -> None:
         try:

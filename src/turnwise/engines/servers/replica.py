@@ -32,6 +32,8 @@ class Weights:
 
     folder: Path
     version: int
+    expected: tuple[float, ...]
+    """What the probe's text has by them: a server that comes back during an update cannot be held to the model."""
 
 
 class Replica:
@@ -101,7 +103,7 @@ class Replica:
         self.version = None
         await self.server.load(weights.folder, weights.version)
         found = await self.server.score(self._probe.ids)
-        self._probe.check(found, version=weights.version, where=self.server.url)
+        self._probe.check(found, weights.expected, version=weights.version, where=self.server.url)
         self.version = weights.version
 
     def answered(self) -> None:

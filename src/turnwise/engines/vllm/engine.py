@@ -139,12 +139,13 @@ class VLLMEngine:
         with self._ledger.spend("load"):
             copy_weights(self._model, weights)
             self._put_weights(version)
+            expected = self._probe.expect()
         output = await self._ask("", self._probe.ids, probe_fields())
         assert output.prompt_logprobs is not None, "asked for"
         found = [
             given[token].logprob for given, token in zip(output.prompt_logprobs, self._probe.ids, strict=True) if given
         ]
-        self._probe.check(found, version=version, where="vLLM")
+        self._probe.check(found, expected, version=version, where="vLLM")
 
     def _put_weights(self, version: int) -> None:
         self._vllm.collective_rpc(_reload, args=(checkpoint_weights(self._model),))
