@@ -12,9 +12,9 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from turnwise.algorithms import apply_algorithm
-from turnwise.cluster.settings import ClusterSettings, LocalCluster
+from turnwise.cluster.settings import ClusterSettings, LocalCluster, RayCluster
 from turnwise.credit.settings import CreditSettings
-from turnwise.engines.settings import EngineSettings, LocalEngineSettings
+from turnwise.engines.settings import EngineSettings, LocalEngineSettings, OpenAIEngineSettings, VLLMEngineSettings
 from turnwise.envs.registry import AnyEnvSettings, EnvSettings, MixtureSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
@@ -110,6 +110,7 @@ def check_config(config: Config) -> Config:
     _check_rollout(config)
     _check_env(config)
     _check_learner(config)
+    _check_cluster(config)
     return config
 
 
@@ -192,6 +193,19 @@ def _check_learner(config: Config) -> None:
             raise ConfigError(f"{name}.compile: layers that learner.shard gathers cannot be compiled: disable either")
     if config.learner.activation_offload and config.learner.compile:
         raise ConfigError("learner.compile: what compiled layers save cannot be offloaded: disable either")
+
+
+def _check_cluster(config: Config) -> None:
+    """Rollout workers load weights each by itself, so that a server has one of them at most."""
+    cluster, engine = config.cluster, config.engine
+    if not isinstance(cluster, RayCluster) or cluster.rollout_workers == 1:
+        return
+    named = isinstance(engine, VLLMEngineSettings) and not isinstance(engine.servers, int)
+    if named or isinstance(engine, OpenAIEngineSettings):
+        raise ConfigError(
+            f"cluster.rollout_workers: {cluster.rollout_workers} workers would load weights into the same servers: set "
+            "it to 1, or engine.servers to the number that each worker starts for itself"
+        )
 
 
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:

@@ -4,10 +4,12 @@ import ast
 import asyncio
 import importlib.util
 import json
+import logging
 import pickle
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ import tiny_runs
 from tiny_runs import Signals, cold_model, records, run_tiny, tiny_config
 from turnwise import cluster
 from turnwise.agents.decoding import Decoding
-from turnwise.cluster.ray.actor import _Muster
+from turnwise.cluster.ray.actor import RolloutActor
 from turnwise.cluster.settings import LocalCluster, RayCluster
 from turnwise.cluster.spec import build_worker
 from turnwise.cluster.weights import pack, unpack
@@ -154,21 +156,71 @@ def test_an_environment_that_only_this_process_knows_is_refused():
         describe_elsewhere(Signals(), lost, where="cluster.kind")
 
 
+def actor_that_plays(play):
+    """An actor whose worker is this function."""
+    actor = RolloutActor(spec=None, number=0, log_level=logging.WARNING)
+    actor._built = SimpleNamespace(worker=SimpleNamespace(play=play), engine=SimpleNamespace(stats=EngineStats()))
+    return actor
+
+
 def test_jobs_that_were_sent_together_begin_together_and_in_order():
+    began = []
+
+    async def play(job):
+        began.append(job)
+        return job
+
     async def run():
-        muster, began = _Muster(3), []
-
-        async def call(place):
-            await muster.wait(place)
-            began.append(place)
-
-        calls = [asyncio.create_task(call(place)) for place in (2, 0)]
+        actor = actor_that_plays(play)
+        early = [asyncio.create_task(actor.play(at, batch=0, size=3, place=at)) for at in (2, 0)]
         await asyncio.sleep(0.01)
         assert began == []
-        await asyncio.gather(call(1), *calls)
-        return began
+        await asyncio.gather(actor.play(1, batch=0, size=3, place=1), *early)
 
-    assert asyncio.run(run()) == [0, 1, 2]
+    asyncio.run(run())
+    assert began == [0, 1, 2]
+
+
+def test_a_job_that_was_given_up_ends_at_its_worker_and_leaves_the_others_alone():
+    ended, begun = [], asyncio.Event()
+
+    async def play(job):
+        if job == "long":
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0)
+                ended.append(job)
+        return job
+
+    async def run():
+        actor = actor_that_plays(play)
+        playing = asyncio.create_task(actor.play("long", batch=0, size=2, place=0))
+        assert await actor.play("short", batch=0, size=2, place=1) == ("short", EngineStats())
+        await begun.wait()
+        await actor.cancel(0, 0)
+        assert ended == ["long"], "before the same job can come again"
+        assert (await playing)[0] is None
+        # One that waits for the rest of its batch, and one that has not arrived.
+        waiting = asyncio.create_task(actor.play("a", batch=1, size=3, place=0))
+        await asyncio.sleep(0)
+        await actor.cancel(1, 0)
+        await actor.cancel(1, 1)
+        others = await asyncio.gather(*(actor.play(job, batch=1, size=3, place=at) for at, job in ((1, "b"), (2, "c"))))
+        assert [group for group, _ in (await waiting, *others)] == [None, None, "c"]
+        assert [*actor._waiting, *actor._playing, *actor._cancelled] == [], "nothing is kept"
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("engine", [{"kind": "vllm", "servers": ["http://one:8000"]}, {"kind": "openai"}])
+def test_servers_that_several_workers_would_share_are_refused(engine):
+    engine = engine if engine["kind"] == "vllm" else engine | {"url": "http://one:8000/v1", "model": "policy"}
+    with pytest.raises(ConfigError, match=r"^cluster\.rollout_workers: 2 workers would load weights into the same"):
+        tiny_config(cluster={"kind": "ray"}, engine=engine)
+    tiny_config(cluster={"kind": "ray", "rollout_workers": 1}, engine=engine)
+    tiny_config(cluster={"kind": "ray"}, engine={"kind": "vllm", "servers": 1})
 
 
 class Elsewhere:

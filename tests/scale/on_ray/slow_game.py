@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+from pathlib import Path
 
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError
@@ -10,21 +11,32 @@ from turnwise.types import Message, Step, Task
 
 
 class SlowGame(Env):
-    """Each turn waits `seconds`, then shows a number of the episode's own seed; what it pays follows from that seed."""
+    """Each turn waits `seconds`, then shows a number of the episode's own seed; what it pays follows from that seed.
 
-    def __init__(self, seconds: float = 0.2, turns: int = 2, needs: str = "") -> None:
+    Episodes say in the folder `diary` that they wait and that they have ended, one file each.
+    """
+
+    def __init__(self, seconds: float = 0.2, turns: int = 2, needs: str = "", diary: str = "") -> None:
         if needs and needs not in os.environ:
             raise EnvError(f"the game needs {needs}")
-        self._seconds, self._turns = seconds, turns
+        self._seconds, self._turns, self._diary = seconds, turns, diary
 
     def tasks(self, split):
         return [Task(id=f"{split}-{place}", seed=place) for place in range(8)]
 
     async def reset(self, task, episode_seed):
-        self._luck, self._left = random.Random(episode_seed), self._turns
+        self._seed, self._luck, self._left = episode_seed, random.Random(episode_seed), self._turns
         return [Message(role="user", content=f"task {task.seed}")]
 
+    async def close(self):
+        self._note("ended")
+
+    def _note(self, event):
+        if self._diary:
+            (Path(self._diary) / f"{event}-{self._seed}").touch()
+
     async def step(self, message):
+        self._note("waits")
         await asyncio.sleep(self._seconds)
         self._left -= 1
         paid = self._luck.random()

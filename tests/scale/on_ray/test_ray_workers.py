@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import ray
@@ -102,6 +103,44 @@ def test_workers_play_what_one_process_plays_and_a_killed_one_comes_back(nodes):
     assert_same(disturbed, play_here(config, seed=2, version=3))
     assert_same(again, play_here(config, seed=1, version=4))
     assert Counter(ray.available_resources())["CPU"] == 2, "actors and their room are released"
+
+
+def test_a_group_that_is_given_up_ends_at_its_worker(nodes, tmp_path):
+    """As after a rollback: it begins again elsewhere or there, and its conversations have the same names."""
+    add_node, _ = nodes
+    add_node()
+    config = slow_config({"rollout_workers": 1}, seconds=3600, diary=str(tmp_path))
+
+    async def play(fleet, weights, job):
+        await fleet.load(weights, 0)
+        playing = asyncio.create_task(fleet.play(job))
+        while len(list(tmp_path.glob("waits-*"))) < 2:
+            await asyncio.sleep(0.05)
+        playing.cancel()
+        await asyncio.wait([playing])
+        return [path.name for path in tmp_path.glob("ended-*")]
+
+    with on_cluster(config, assemble(config, on_cluster=True)) as parts:
+        (job,) = jobs_of(parts, seed=1, count=1)
+        ended = asyncio.run(asyncio.wait_for(play(parts.fleet, parts.loaded.model.state_dict(), job), 180))
+    assert len(ended) == 2, "both episodes of the group, before the cancelled call returns"
+
+
+def test_a_worker_takes_more_jobs_than_ray_lets_an_actor_have_calls(nodes):
+    """They begin together, and 1,000 calls is what Ray allows unless it is asked for more."""
+    add_node, _ = nodes
+    add_node()
+    config = slow_config({"rollout_workers": 1}, seconds=0.0, turns=1)
+
+    async def play(fleet, weights, jobs):
+        await fleet.load(weights, 0)
+        return await play_all(fleet, jobs)
+
+    with on_cluster(config, assemble(config, on_cluster=True)) as parts:
+        (first,) = jobs_of(parts, seed=1, count=1)
+        jobs = [replace(first, index=index, group_size=1) for index in range(1024)]
+        groups = asyncio.run(asyncio.wait_for(play(parts.fleet, parts.loaded.model.state_dict(), jobs), 300))
+    assert len(groups) == 1024
 
 
 def test_a_node_may_be_lost_and_another_take_its_place(nodes):

@@ -12,7 +12,7 @@ from turnwise.cluster.spec import BuiltWorker, WorkerSpec, build_worker
 from turnwise.cluster.weights import PackedWeights, unpack
 from turnwise.compute.process import configure_process
 from turnwise.engines.base import EngineStats
-from turnwise.rollout.fleet import GroupJob
+from turnwise.rollout.fleet import GroupJob, LocalWorker
 from turnwise.tools.watchdog import watching
 from turnwise.types import Group
 
@@ -26,6 +26,10 @@ class RolloutActor:
         self._spec, self._number = spec, number
         self._built: BuiltWorker | None = None
         self._waiting: dict[int, _Muster] = {}
+        self._playing: dict[tuple[int, int], asyncio.Task[Group | None]] = {}
+        """By batch and place in it."""
+        self._cancelled: set[tuple[int, int]] = set()
+        """Jobs that the driver gave up before they arrived here."""
 
     async def load(self, weights: PackedWeights, version: int) -> int:
         """Loads weights, the worker's first ones as it is made, and returns the id of this process."""
@@ -35,19 +39,44 @@ class RolloutActor:
         await self._built.worker.load(tensors, version)
         return os.getpid()
 
-    async def play(self, job: GroupJob, batch: int, size: int, place: int) -> tuple[Group, EngineStats]:
-        """Plays a job, which is the `place`-th of `size` that were sent together as `batch`.
+    async def play(self, job: GroupJob, batch: int, size: int, place: int) -> tuple[Group | None, EngineStats]:
+        """Plays a job, which is the `place`-th of `size` that were sent together as `batch`; None if it was cancelled.
 
         Returns the engine's work since the worker was made as well.
         """
         assert self._built is not None, "weights come first"
         muster = self._waiting.setdefault(batch, _Muster(size))
-        await muster.wait(place)
-        if place == size - 1:
-            self._waiting.pop(batch)
+        arrived = muster.enter(place)  # here, since a task that is cancelled before it starts would be missed
+        playing = asyncio.create_task(self._play(self._built.worker, job, (batch, place), arrived))
+        if muster.is_complete:
+            del self._waiting[batch]
+            asyncio.get_running_loop().call_soon(muster.begin)  # once the last one waits, too: else it would be first
+        self._playing[batch, place] = playing
+        await asyncio.wait([playing])
+        del self._playing[batch, place]
+        return None if playing.cancelled() else playing.result(), self._built.engine.stats
+
+    async def cancel(self, batch: int, place: int) -> None:
+        """Ends a job that the driver has given up; returns once its conversations have ended.
+
+        The same job may come again, and its conversations have the same names.
+        """
+        playing = self._playing.get((batch, place))
+        if playing is None:
+            self._cancelled.add((batch, place))
+            return
+        playing.cancel()
+        await asyncio.wait([playing])
+
+    async def _play(
+        self, worker: LocalWorker, job: GroupJob, name: tuple[int, int], begin: "asyncio.Future[None]"
+    ) -> Group | None:
+        await begin
+        if name in self._cancelled:
+            self._cancelled.remove(name)
+            return None
         with watching():
-            group = await self._built.worker.play(job)
-        return group, self._built.engine.stats
+            return await worker.play(job)
 
     async def close(self) -> None:
         """Ends the processes of environments."""
@@ -62,13 +91,16 @@ class _Muster:
         self._arrived: dict[int, asyncio.Future[None]] = {}
         self._size = size
 
-    async def wait(self, place: int) -> None:
-        loop = asyncio.get_running_loop()
-        self._arrived[place] = loop.create_future()
-        if len(self._arrived) == self._size:
-            loop.call_soon(self._begin)  # once the last one waits, too: else it would be the first
-        await self._arrived[place]
+    @property
+    def is_complete(self) -> bool:
+        return len(self._arrived) == self._size
 
-    def _begin(self) -> None:
+    def enter(self, place: int) -> "asyncio.Future[None]":
+        """Notes that a call has arrived; what it returns is done when the call may begin."""
+        self._arrived[place] = asyncio.get_running_loop().create_future()
+        return self._arrived[place]
+
+    def begin(self) -> None:
         for _, future in sorted(self._arrived.items()):
-            future.set_result(None)
+            if not future.done():  # else its job was cancelled
+                future.set_result(None)

@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from turnwise.cluster.ray.actor import RolloutActor
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 _CLOSE_SECONDS = 5.0
 """For an actor to end what its environments run."""
+
+
+_CANCEL_SECONDS = 30.0
+"""For an actor to end the conversations of a job."""
+_OTHER_CALLS = 8
+"""Calls that an actor may have at once beside its jobs and their cancellations: weights, and its end."""
 
 
 class WeightStore:
@@ -67,6 +74,16 @@ class RayFleet(Fleet):
         return {}  # the store has a copy for workers that return later
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A job that an actor has."""
+
+    ref: "ObjectRef"
+    actor: "ActorHandle"
+    batch: int
+    place: int
+
+
 class RayWorker:
     """One rollout worker: an actor in its bundle of the placement group, and another one there after its end."""
 
@@ -86,7 +103,7 @@ class RayWorker:
         self._started = False
         self.pid = 0
         """Of the actor's process, on its node."""
-        self._outbox: list[tuple[GroupJob, asyncio.Future[ObjectRef]]] = []
+        self._outbox: list[tuple[GroupJob, asyncio.Future[_Sent]]] = []
         self._batches = itertools.count()
         self._work_of_lost, self._work = EngineStats(), EngineStats()
 
@@ -118,17 +135,27 @@ class RayWorker:
     async def play(self, job: GroupJob) -> Group:
         """Plays a job, which is sent with the others of this turn of the event loop: they begin together."""
         loop = asyncio.get_running_loop()
-        sent: asyncio.Future[ObjectRef] = loop.create_future()
+        sent: asyncio.Future[_Sent] = loop.create_future()
         if not self._outbox:
             loop.call_soon(self._send)
         self._outbox.append((job, sent))
         actor = self._actor
         with self._loss_in_words(actor):
-            played: tuple[Group, EngineStats] = await (await sent)
-        group, work = played
+            group, work = await self._result(await sent)
         # Replies may overtake each other.
         self._work = max(self._work, work, key=lambda one: one.prefill_tokens + one.decode_tokens)
         return group
+
+    async def _result(self, sent: "_Sent") -> "tuple[Group, EngineStats]":
+        """What an actor's `play` returns; where the job is cancelled here, its actor ends it before this returns."""
+        try:
+            played: tuple[Group, EngineStats] = await sent.ref
+        except asyncio.CancelledError:
+            with suppress(Exception):  # the actor is gone, and the job with it; or it is stuck
+                async with asyncio.timeout(_CANCEL_SECONDS):
+                    await sent.actor.cancel.remote(sent.batch, sent.place)
+            raise
+        return played
 
     def begin_close(self) -> "list[ObjectRef]":
         """Asks the actor to end what its environments run; the reference is ready when it has."""
@@ -151,19 +178,20 @@ class RayWorker:
             resources=settings.worker_resources or None,
             scheduling_strategy=place,
             max_restarts=0,  # its jobs and weights are the driver's to give again
+            # Ray's own limit of 1,000 calls would keep a batch of more jobs waiting for ever, and weights behind jobs.
+            max_concurrency=2 * self.places + _OTHER_CALLS,
         )
         return actor.remote(self._spec, self.number, logging.getLogger().getEffectiveLevel())
 
     def _send(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        batch = next(self._batches)
+        outbox = [(job, sent) for job, sent in self._outbox if not sent.done()]  # the others were cancelled
+        self._outbox, actor, batch = [], self._actor, next(self._batches)
         for place, (job, sent) in enumerate(outbox):
-            if self._actor is not None:  # also a job that was cancelled: its batch would be incomplete
-                ref = self._actor.play.remote(job, batch, len(outbox), place)
-                if not sent.done():
-                    sent.set_result(ref)
-            elif not sent.done():
+            if actor is None:
                 sent.set_exception(WorkerLost(f"rollout worker {self.number} is not back yet"))
+            else:
+                ref = actor.play.remote(job, batch, len(outbox), place)
+                sent.set_result(_Sent(ref=ref, actor=actor, batch=batch, place=place))
 
     @contextmanager
     def _loss_in_words(self, actor: "ActorHandle | None") -> Iterator[None]:
