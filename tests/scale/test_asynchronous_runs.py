@@ -11,91 +11,39 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tiny_runs import SMALLEST, Signals, Silent, model_folder, records, tiny_config
-from turnwise.engines.local.engine import LocalEngine
+from stale_runs import ROLLOUT, STEPS, Paid, check_versions, groups_of, run_stale, stale_config
+from tiny_runs import Silent, model_folder, records
 from turnwise.errors import ConfigError, RunInterrupted
 from turnwise.learner.learner import Learner
 from turnwise.ledger import Ledger
 from turnwise.losses.settings import STALE_TIS_CAP
 from turnwise.runs import read_metrics
-from turnwise.runs.store import read_trajectories
 from turnwise.seeds import derive_seed
 from turnwise.stability.controller import Action
 from turnwise.training.trainer import Trainer, run_training
 
-ROLLOUT = {"groups_per_step": 2, "group_size": 4, "turn_tokens": 24, "max_turns": 2, "staleness": 1}
-STEPS = 4
-
-
-class Paid(Signals):
-    """Pays for the number of characters, so that a policy that knows nothing still learns something."""
-
-    async def step(self, message):
-        step = await super().step(message)
-        return type(step)(
-            messages=step.messages, rewards={"length": len(message.content) / 50}, done=step.done, metrics=step.metrics
-        )
-
-
-def config(**sections):
-    base = {
-        "model": {"small": {**SMALLEST, "positions": 128}},
-        "steps": STEPS,
-        "rollout": ROLLOUT,
-        "checkpoint": {"every": 1, "keep": 99},
-        "learner": {"optimizer": {"lr": 0.03}},
-        "evaluate": {"tasks": 2, "every": 2},
-    }
-    return tiny_config(**{**base, **sections})
-
-
-def groups_of(run, step):
-    return read_trajectories(run.trajectory_file("train", step))
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run whose turns are under way when an update ends: a turn takes a quarter of a second, an update less."""
-    learn, decode, threads = Learner.learn, LocalEngine._decode, set()
+    learn, threads = Learner.learn, set()
 
-    def slowly(self, batch, *, seed):
+    def note_thread(self, batch, *, seed):
         threads.add(threading.current_thread().name)
-        update = learn(self, batch, seed=seed)
-        time.sleep(0.05)
-        return update
-
-    def decode_slowly(self):
-        time.sleep(0.01)
-        return decode(self)
+        return learn(self, batch, seed=seed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "learn", slowly)
-        patch.setattr(LocalEngine, "_decode", decode_slowly)
-        run = run_training(config(), tmp_path_factory.mktemp("async") / "run", env=Paid(), display=Silent())
+        patch.setattr(Learner, "learn", note_thread)
+        run = run_stale(tmp_path_factory.mktemp("async") / "run")
     assert threads == {"turnwise-update_0"}, "updates run beside the event loop"
     return run
 
 
 def test_every_logprob_is_that_of_the_weights_that_its_token_says(finished):
     """Recomputed by a plain forward of the checkpoint of that step, within turns that two versions sampled, too."""
-    models = [AutoModelForCausalLM.from_pretrained(model_folder(finished, step)).eval() for step in range(STEPS)]
-    mixed, wrong_by_turn = 0, 0.0
-    for step in range(1, STEPS + 1):
-        for trajectory in (one for group in groups_of(finished, step) for one in group.trajectories):
-            ids = [token for turn in trajectory.turns for token in (*turn.context_ids, *turn.action_ids)]
-            with torch.no_grad():
-                tables = [model(torch.tensor([ids])).logits[0].log_softmax(-1) for model in models]
-            place = 0
-            for turn in trajectory.turns:
-                place += len(turn.context_ids)
-                mixed += len(turn.versions) > 1
-                for token, logprob, version in zip(turn.action_ids, turn.logprobs, turn.token_versions, strict=True):
-                    assert step - 2 <= version <= step - 1, "step s is update s - 1, of weights s - 1 or s - 2"
-                    assert float(tables[version][place - 1, token]) == pytest.approx(logprob, abs=2e-4)
-                    wrong_by_turn = max(wrong_by_turn, abs(float(tables[turn.version][place - 1, token]) - logprob))
-                    place += 1
-    assert mixed, "or nothing was loaded within a turn"
-    assert wrong_by_turn > 1e-2, "one version for the whole of such a turn would be wrong"
+    found = check_versions(finished, STEPS)
+    assert found.ages == {0, 1}, "step s is update s - 1, of weights s - 1 or s - 2"
+    assert found.mixed_turns, "or nothing was loaded within a turn"
+    assert found.wrong_by_turn > 1e-2, "one version for the whole of such a turn would be wrong"
 
 
 def test_the_age_of_what_was_learnt_from_is_recorded(finished):
@@ -126,8 +74,8 @@ def test_a_signal_stops_a_run_and_nothing_is_lost_when_it_goes_on(tmp_path):
 
     run = tmp_path / "run"
     with pytest.raises(RunInterrupted, match="after step 2, which is saved"):
-        run_training(config(), run, env=Paid(), display=Silent(interrupt))
-    directory = run_training(config(), run, resume=True, env=Paid(), display=Silent())
+        run_training(stale_config(), run, env=Paid(), display=Silent(interrupt))
+    directory = run_training(stale_config(), run, resume=True, env=Paid(), display=Silent())
     seeds = [
         one.episode_seed
         for step in range(1, STEPS + 1)
@@ -150,7 +98,7 @@ def test_after_a_rollback_nothing_of_the_abandoned_weights_is_learnt_from(tmp_pa
 
     monkeypatch.setattr(Trainer, "_decide", roll_back_once)
     run = run_training(
-        config(steps=3, evaluate={"tasks": 2, "every": 0}), tmp_path / "run", env=Paid(), display=Silent()
+        stale_config(steps=3, evaluate={"tasks": 2, "every": 0}), tmp_path / "run", env=Paid(), display=Silent()
     )
     last = records(run, "train")[-1]
     assert last["staleness/max"] == 0
@@ -166,17 +114,17 @@ def test_after_a_rollback_nothing_of_the_abandoned_weights_is_learnt_from(tmp_pa
 
 
 def test_a_correction_for_stale_samples_is_the_default_and_can_be_replaced():
-    assert config().loss.tis_cap == STALE_TIS_CAP
-    assert config(rollout={**ROLLOUT, "staleness": 0}).loss.tis_cap is None
-    assert config(loss={"mis_cap": 3.0}).loss.tis_cap is None
-    assert config(loss={"tis_cap": 5.0}).loss.tis_cap == 5.0
-    assert config(loss={"old_logprobs": "sampler"}).loss.tis_cap is None
-    assert config().algorithm_settings.loss.tis_cap == STALE_TIS_CAP
+    assert stale_config().loss.tis_cap == STALE_TIS_CAP
+    assert stale_config(rollout={**ROLLOUT, "staleness": 0}).loss.tis_cap is None
+    assert stale_config(loss={"mis_cap": 3.0}).loss.tis_cap is None
+    assert stale_config(loss={"tis_cap": 5.0}).loss.tis_cap == 5.0
+    assert stale_config(loss={"old_logprobs": "sampler"}).loss.tis_cap is None
+    assert stale_config().algorithm_settings.loss.tis_cap == STALE_TIS_CAP
 
 
 def test_two_ways_to_be_stale_are_refused():
     with pytest.raises(ConfigError, match=r"rollout\.updates_per_rollout: rollout\.staleness already learns"):
-        config(rollout={**ROLLOUT, "updates_per_rollout": 2})
+        stale_config(rollout={**ROLLOUT, "updates_per_rollout": 2})
 
 
 def test_waiting_for_a_thread_is_charged_to_what_the_thread_does():

@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -12,8 +15,10 @@ pytest.importorskip("vllm")
 
 import httpx2
 
+import stale_runs
+import turnwise
 from tiny_models import logprobs_by_full_forward
-from tiny_runs import model_folder, records, run_tiny
+from tiny_runs import records
 from turnwise.agents import PolicyAgent
 from turnwise.engines import (
     LocalEngineSettings,
@@ -31,7 +36,7 @@ from turnwise.models.small import build_small, train_tokenizer
 from turnwise.render import make_render
 from turnwise.render.template import RenderSettings
 from turnwise.rollout import Limits
-from turnwise.runs import read_trajectories
+from turnwise.runs import RunDirectory, read_trajectories
 from turnwise.types import Finish
 
 NEAR = 1e-4
@@ -40,6 +45,9 @@ SHAPE = SmallSettings(layers=2, width=64, heads=2, positions=256, vocabulary=300
 """Heads of 32: vLLM's attention on a CPU has none that are smaller."""
 PROMPT = list(range(20, 90))
 OTHER = list(range(30, 71))
+PATIENCE = 1800.0
+"""Seconds for a run; quiet, it takes one or two minutes."""
+VOWELS = Path(__file__).parents[2] / "benchmarks" / "scale"
 
 
 @pytest.fixture(scope="module")
@@ -313,29 +321,43 @@ def test_training_by_openai_completions(servers, model):
     assert turn.version == 8
 
 
-def test_a_run_learns_with_either_engine(tmp_path):
-    """The same cold start, then the same settings but for the engine: both win a game that no demonstration shows.
+def run_python(*arguments):
+    """Runs in a process of its own: an engine of vLLM's that ends takes what others of its process need with it."""
+    path = os.pathsep.join([str(Path(turnwise.__file__).parents[1]), str(Path(stale_runs.__file__).parent)])
+    command = [sys.executable, "-m", *map(str, arguments)]
+    ended = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
 
-    A run of so small a game may collapse after it has won (with the local engine, this one does), so the best steps
-    count. The last test: an engine of vLLM's that ends takes what others of the process need with it.
-    """
-    sft = {"demonstrations": 512, "batch": 16, "optimizer": {"lr": 1e-2, "schedule": "cosine"}}
-    shape = {"layers": 1, "width": 64, "heads": 2, "positions": 64, "vocabulary": 300, "induction": False}
-    cold = run_tiny(tmp_path / "cold", seed=2, steps=0, model={"small": shape}, sft=sft)
-    for kind in ("local", "vllm"):
-        run = run_tiny(
-            tmp_path / kind,
-            seed=2,
-            steps=20,
-            model={"name": str(model_folder(cold, 0))},
-            rollout={"groups_per_step": 8, "group_size": 8},
-            learner={"epochs": 4, "minibatches": 2},
-            engine={"kind": kind, "slots": 64},
-        )
-        train = records(run, "train")
-        success = [record["rollout/success"] for record in train]
-        assert success[0] < 0.25, "one in sixteen by chance"
-        assert max(map(fmean, zip(success, success[1:], success[2:], strict=False))) > 0.5, (kind, success)
-        assert max(record["policy/sampler_gap_max"] for record in train) < NEAR, (
-            "sampled from the learner's own weights"
-        )
+
+@pytest.mark.parametrize("kind", ["local", "vllm"])
+def test_a_run_learns_by_either_engine(kind, tmp_path):
+    """Five turns that are to be vowels, from random weights: with the local engine, five seeds of five end at 1."""
+    settings = {
+        "env.name": f"{VOWELS}/slow.py:SlowVowels",
+        "env.args": "{seconds: 0}",
+        "model.small.width": 64,  # heads of 32
+        "rollout.groups_per_step": 8,
+        "steps": 25,
+        "engine.kind": kind,
+    }
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    run_python("turnwise", "train", VOWELS / "vowels.yaml", *overrides, "--run", tmp_path / "run")
+    run = RunDirectory.open(tmp_path / "run")
+    train = records(run, "train")
+    success = [record["rollout/success"] for record in train]
+    assert success[0] < 0.05
+    assert fmean(success[-5:]) > 0.95, success
+    before, after = (record["evaluate/success"] for record in records(run, "evaluate"))
+    assert (before < 0.05, after > 0.95) == (True, True)
+    assert max(record["policy/sampler_gap_max"] for record in train) < NEAR, "sampled from the learner's own weights"
+
+
+def test_a_run_that_samples_while_it_learns(tmp_path):
+    """`rollout.staleness` 1: weights are loaded within turns, and each token names those that sampled it."""
+    run_python("stale_runs", "vllm", tmp_path / "run")
+    found = stale_runs.check_versions(RunDirectory.open(tmp_path / "run"), stale_runs.STEPS)
+    assert found.ages == {0, 1}
+    assert found.mixed_turns, "or nothing was loaded within a turn"
+    assert found.wrong_by_turn > 1e-2, "one version for the whole of such a turn would be wrong"

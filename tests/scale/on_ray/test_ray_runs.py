@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,10 +15,14 @@ import torch
 import yaml
 from slow_game import SlowGame
 
-from tiny_runs import SFT, records, same_weights, tiny_data, weights
+from stale_runs import check_versions, groups_of, stale_config
+from tiny_runs import SFT, Silent, records, same_weights, tiny_data, weights
 from turnwise.cli.main import main
 from turnwise.errors import RunInterrupted
 from turnwise.runs import RunDirectory
+from turnwise.seeds import derive_seed
+from turnwise.stability.controller import Action
+from turnwise.training.trainer import Trainer, run_training
 
 PATIENCE = 300.0
 """Seconds: processes of ours import torch, and a machine may be busy."""
@@ -115,6 +120,61 @@ def test_a_killed_worker_is_reported_and_a_stopped_run_leaves_the_users_cluster_
     assert every[-1]["fleet/lost"] == 1
     assert {(one["rollout/episodes"], one["rollout/failed"]) for one in every} == {(16, 0)}, "no episode is missing"
     assert list(run.checkpoints.iterdir())
+
+
+def test_a_run_on_ray_that_samples_while_it_learns_loses_a_worker_and_no_episode(tmp_path):
+    """Each token's logprob is that of the weights which it names, before and after a worker was killed."""
+    steps, killed = 5, []
+
+    def kill_after_two(event, number):
+        if (event, number) == ("training", 2):
+            (doomed, _) = actors_of(psutil.Process())
+            doomed.kill()
+            killed.append(doomed.pid)
+        return False
+
+    config = stale_config(
+        env={"name": f"{SlowGame.__module__}:SlowGame", "args": {"seconds": 0.3}},
+        steps=steps,
+        cluster={"kind": "ray"},
+        stability={"mode": "off"},
+    )
+    run = run_training(config, tmp_path / "run", display=Silent(kill_after_two))
+    assert killed
+    every = records(run, "train")
+    assert [one["rollout/failed"] for one in every] == [0] * steps
+    assert every[-1]["fleet/lost"] == 1
+    found = check_versions(run, steps)
+    assert found.ages == {0, 1}
+    assert found.mixed_episodes, "new weights came while episodes waited"
+    seeds = [
+        one.episode_seed for step in range(1, steps + 1) for group in groups_of(run, step) for one in group.trajectories
+    ]
+    stream = derive_seed(0, "stream")
+    assert sorted(seeds) == sorted(
+        derive_seed(stream, "luck", at, member) for at in range(2 * steps) for member in range(4)
+    )
+
+
+def test_after_a_rollback_the_workers_play_what_was_under_way_anew(tmp_path, monkeypatch):
+    decide = Trainer._decide
+
+    def roll_back_once(self, step, *measured):
+        decision = decide(self, step, *measured)
+        action = Action(kind="enable_starpo_s", step=2, rollback_to=1) if step == 2 else None
+        return replace(decision, action=action, keep_checkpoints=frozenset({0, 1}))
+
+    monkeypatch.setattr(Trainer, "_decide", roll_back_once)
+    config = stale_config(
+        env={"name": f"{SlowGame.__module__}:SlowGame", "args": {"seconds": 1.0}},
+        steps=3,
+        cluster={"kind": "ray", "rollout_workers": 1},
+        evaluate={"tasks": 2, "every": 0},
+    )
+    run = run_training(config, tmp_path / "run", display=Silent())
+    last = records(run, "train")[-1]
+    assert (last["staleness/max"], last["rollout/failed"]) == (0, 0)
+    assert {turn.version for group in groups_of(run, 3)[:2] for one in group.trajectories for turn in one.turns} == {2}
 
 
 @pytest.mark.parametrize("shard", [False, True])
