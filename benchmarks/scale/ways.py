@@ -1,0 +1,113 @@
+"""One recipe on every engine and cluster: does it learn the same?
+
+    python -m benchmarks.scale.ways local asynchronous ray fsdp2 --seeds 2
+    python -m benchmarks.scale.ways vllm                     # in an environment with vLLM
+
+For each seed, one cold start of `encyclopedia-grpo`, and from its model one run of `turnwise train` for each way, which
+differ in nothing else. Prints held-out success and writes benchmarks/results/scale-ways.json, of all runs that are
+finished under `--run`. Runs that are finished are not repeated: the command goes on where it ended.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness.machine import describe_machine
+
+RECIPE = "encyclopedia-grpo"
+RESULTS = Path("benchmarks/results/scale-ways.json")
+RANKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a run is started, and what of the recipe it changes."""
+
+    settings: tuple[str, ...] = ()
+    torchrun: bool = False
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """For a shell of the same environment: `[python, -m, turnwise, train, ...]`."""
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", "-m", "--"]
+        return [sys.executable, "-m", *(launcher if self.torchrun else []), "turnwise", "train", *arguments]
+
+    @property
+    def shown(self) -> str:
+        """As a reader would type it."""
+        launcher = f"torchrun --standalone --nproc-per-node {RANKS} -m -- " if self.torchrun else ""
+        return " ".join([f"{launcher}turnwise train {RECIPE}", *self.settings])
+
+
+WAYS: Mapping[str, Way] = {
+    "local": Way(),
+    "asynchronous": Way(settings=("rollout.staleness=1",)),
+    "ray": Way(settings=("cluster.kind=ray",)),
+    "fsdp2": Way(settings=("learner.shard=true",), torchrun=True),
+    "vllm": Way(settings=("engine.kind=vllm",)),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.ways", description=__doc__)
+    parser.add_argument("ways", nargs="*", choices=[*WAYS, []], help=f"of {', '.join(WAYS)}; none: only print")
+    parser.add_argument("--run", type=Path, default=Path("runs/bench/ways"), help="where the runs are kept")
+    parser.add_argument("--seeds", type=int, default=1)
+    options = parser.parse_args(arguments)
+    for seed in range(options.seeds):
+        for name in options.ways:
+            folder = options.run / f"seed-{seed}"
+            cold = folder / "cold"
+            train(Way(), cold, [RECIPE, f"seed={seed}", "steps=0"])
+            model = cold.resolve() / "checkpoints" / "step-000000" / "model"
+            start = [RECIPE, f"seed={seed}", "sft=null", f"model.name={model}"]
+            train(WAYS[name], folder / name, [*start, *WAYS[name].settings])
+    measured = {
+        f"{name}/seed-{folder.name.removeprefix('seed-')}": measure(folder / name)
+        for name in WAYS
+        for folder in sorted(options.run.glob("seed-*"))
+        if is_finished(folder / name)
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    about = {"command": "python -m benchmarks.scale.ways", **describe_machine()}
+    RESULTS.write_text(json.dumps({"about": about, **measured}, indent=1) + "\n")
+    sys.stdout.write(table(measured))
+    return 0
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / "report.html").exists()
+
+
+def train(way: Way, folder: Path, arguments: Sequence[str]) -> None:
+    if not is_finished(folder):
+        command = way.command([*arguments, "--run", str(folder), "--resume=auto"])
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure(folder: Path) -> dict[str, list[list[float]] | list[float]]:
+    """`{"held_out": [[4, .723, .665, .774], ...], "sampled": [.359, ...]}`: step, success and its 95 % interval; and
+    the share of the episodes of each step that succeeded."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    names = ("step", "evaluate/success", "evaluate/success_low", "evaluate/success_high")
+    return {
+        "held_out": [[round(one[name], 4) for name in names] for one in records if one["stage"] == "evaluate"],
+        "sampled": [round(one["rollout/success"], 4) for one in records if one["stage"] == "train"],
+    }
+
+
+def table(measured: Mapping[str, Mapping[str, Sequence]]) -> str:
+    lines = ["| | seed | before | then | last | sampled, step by step |", "|---|---|---|---|---|---|"]
+    for name, found in measured.items():
+        way, _, seed = name.partition("/seed-")
+        before, *middle, last = (f"{one[1]:.3f} [{one[2]:.3f}, {one[3]:.3f}]" for one in found["held_out"])
+        sampled = " ".join(f"{share:.2f}".lstrip("0") for share in found["sampled"])
+        lines.append(f"| `{WAYS[way].shown}` | {seed} | {before} | {', '.join(middle)} | {last} | {sampled} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
