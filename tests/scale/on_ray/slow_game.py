@@ -13,13 +13,13 @@ from turnwise.types import Message, Step, Task
 class SlowGame(Env):
     """Each turn waits `seconds`, then shows a number of the episode's own seed; what it pays follows from that seed.
 
-    Episodes say in the folder `diary` that they wait and that they have ended, one file each.
+    The first `quick` turns do not wait. Episodes note in the folder `diary` that they wait and that they have ended.
     """
 
-    def __init__(self, seconds: float = 0.2, turns: int = 2, needs: str = "", diary: str = "") -> None:
+    def __init__(self, seconds: float = 0.2, turns: int = 2, needs: str = "", diary: str = "", quick: int = 0) -> None:
         if needs and needs not in os.environ:
             raise EnvError(f"the game needs {needs}")
-        self._seconds, self._turns, self._diary = seconds, turns, diary
+        self._seconds, self._turns, self._diary, self._quick = seconds, turns, diary, quick
 
     def tasks(self, split):
         return [Task(id=f"{split}-{place}", seed=place) for place in range(8)]
@@ -36,8 +36,9 @@ class SlowGame(Env):
             (Path(self._diary) / f"{event}-{self._seed}").touch()
 
     async def step(self, message):
-        self._note("waits")
-        await asyncio.sleep(self._seconds)
+        if self._turns - self._left >= self._quick:
+            self._note("waits")
+            await asyncio.sleep(self._seconds)
         self._left -= 1
         paid = self._luck.random()
         if self._left:
