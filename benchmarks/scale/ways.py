@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.harness.machine import describe_machine
@@ -51,6 +51,16 @@ WAYS: Mapping[str, Way] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """`Learnt(held_out=[[4, .723, .665, .774], ...], sampled=[.359, ...])`."""
+
+    held_out: list[list[float]]
+    """Of each evaluation: its step, success, and the 95 % interval."""
+    sampled: list[float]
+    """The share of each step's episodes that succeeded."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.ways", description=__doc__)
     parser.add_argument("ways", nargs="*", choices=[*WAYS, []], help=f"of {', '.join(WAYS)}; none: only print")
@@ -73,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     about = {"command": "python -m benchmarks.scale.ways", **describe_machine()}
-    RESULTS.write_text(json.dumps({"about": about, **measured}, indent=1) + "\n")
+    RESULTS.write_text(
+        json.dumps({"about": about} | {name: asdict(found) for name, found in measured.items()}, indent=1) + "\n"
+    )
     sys.stdout.write(table(measured))
     return 0
 
@@ -88,23 +100,21 @@ def train(way: Way, folder: Path, arguments: Sequence[str]) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def measure(folder: Path) -> dict[str, list[list[float]] | list[float]]:
-    """`{"held_out": [[4, .723, .665, .774], ...], "sampled": [.359, ...]}`: step, success and its 95 % interval; and
-    the share of the episodes of each step that succeeded."""
+def measure(folder: Path) -> Learnt:
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     names = ("step", "evaluate/success", "evaluate/success_low", "evaluate/success_high")
-    return {
-        "held_out": [[round(one[name], 4) for name in names] for one in records if one["stage"] == "evaluate"],
-        "sampled": [round(one["rollout/success"], 4) for one in records if one["stage"] == "train"],
-    }
+    return Learnt(
+        held_out=[[round(one[name], 4) for name in names] for one in records if one["stage"] == "evaluate"],
+        sampled=[round(one["rollout/success"], 4) for one in records if one["stage"] == "train"],
+    )
 
 
-def table(measured: Mapping[str, Mapping[str, Sequence]]) -> str:
+def table(measured: Mapping[str, Learnt]) -> str:
     lines = ["| | seed | before | then | last | sampled, step by step |", "|---|---|---|---|---|---|"]
     for name, found in measured.items():
         way, _, seed = name.partition("/seed-")
-        before, *middle, last = (f"{one[1]:.3f} [{one[2]:.3f}, {one[3]:.3f}]" for one in found["held_out"])
-        sampled = " ".join(f"{share:.2f}".lstrip("0") for share in found["sampled"])
+        before, *middle, last = (f"{one[1]:.3f} [{one[2]:.3f}, {one[3]:.3f}]" for one in found.held_out)
+        sampled = " ".join(f"{share:.2f}".lstrip("0") for share in found.sampled)
         lines.append(f"| `{WAYS[way].shown}` | {seed} | {before} | {', '.join(middle)} | {last} | {sampled} |")
     return "\n".join(lines) + "\n"
 
