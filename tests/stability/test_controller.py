@@ -212,6 +212,16 @@ def test_no_checkpoint_from_within_calibration_counts_as_healthy():
     assert action.rollback_to == 0
 
 
+def test_a_checkpoint_whose_success_is_low_is_not_trusted_though_rewards_still_differ():
+    """After a rollback to the start nothing is calibrated, and the first step is all that a level is known by."""
+    control = Controller(StabilitySettings(mode="auto", monitor=QUICK), OWN)
+    low = replace(of_share(0.03), reward_std=0.3)
+    decisions = go(control, [of_share(0.5), *[low] * 9])
+    assert all(decision.keep_checkpoints == {0} for decision in decisions)
+    fine = Controller(StabilitySettings(mode="auto", monitor=QUICK), OWN)
+    assert max(go(fine, [of_share(0.5), *[of_share(0.4)] * 9])[-1].keep_checkpoints) > 0
+
+
 def of_share(success):
     """A step of 384 episodes, of which so many succeed."""
     signal = RewardSignal(

@@ -43,7 +43,7 @@ SENTENCES: Mapping[Kind, str] = {
     "which a critic counts as if they went on: raise rollout.context_tokens or the model's context "
     "(model.small.positions), or lower rollout.turn_tokens",
     "echo_trap": "Echo Trap: rewards within groups no longer vary and other signs of collapse agree",
-    "success_collapse": "success has collapsed",
+    "success_collapse": "what the policy could do is lost",
 }
 
 

@@ -1,4 +1,4 @@
-"""Success that is lost: next to none in many groups, and hardly a reward that differs, in a run that had some.
+"""Success that is lost, in a run that had some; or the signal, where success is rare: no group whose rewards differ.
 
 Invariant: no healthy level is needed, so it is seen before the monitor is calibrated, too: the first step, which the
 cold start or the untrained model sampled, is a level that can be lost. Groups are counted, not episodes, which share
@@ -13,7 +13,11 @@ from turnwise.stability.signal import RewardSignal
 EXPONENT = 10.0
 """Chance withholds successes with a probability of e to the minus this."""
 KEPT = 0.5
-"""Success and the deviation of rewards below this share of their levels so far begin to count as lost."""
+"""Success and the deviation of rewards below this share of their levels so far count as lost."""
+GRACE = 8
+"""Steps in which a run whose rewards still differ, and which may recover by itself, is left alone."""
+MIN_GROUPS = 8
+"""Groups that a level must be known from."""
 
 
 class LostSuccess:
@@ -25,50 +29,106 @@ class LostSuccess:
         self._groups = 0.0
         self._deviation = 0.0
         """Sum over these groups of the standard deviation of their rewards."""
+        self._lost_steps = 0
+        """The newest steps, if success was low in each."""
         self._lost_groups = 0.0
-        """Those of the newest steps in which success was lost."""
         self._lost_successes = 0.0
 
     @property
     def suspected(self) -> bool:
-        """Success was lost in the last step, by chance or not."""
-        return self._lost_groups > 0
+        """Success was low in the last step, by chance or not, and however rewards differed."""
+        return self._lost_steps > 0
 
     def add(self, signal: RewardSignal, reward_std: float) -> dict[str, tuple[float, float]]:
         if signal.success is None or not signal.group_size:
             return {}
         groups = signal.episodes / signal.group_size
         rate = self._successes / self._groups if self._groups else 0.0
-        usual_std = self._deviation / self._groups if self._groups else 0.0
-        if rate == 0.0 or signal.success >= KEPT * rate or (reward_std and reward_std >= KEPT * usual_std):
+        if self._groups < MIN_GROUPS or signal.success >= KEPT * rate:
             self._successes += signal.success * groups
             self._groups += groups
             self._deviation += reward_std * groups
             self.forget_recent()
             return {}
+        self._lost_steps += 1
         self._lost_groups += groups
         self._lost_successes += signal.success * groups
+        may_recover = reward_std > 0 and reward_std >= KEPT * self._deviation / self._groups
+        if may_recover and self._lost_steps <= GRACE:
+            return {}
         exponent = _poisson_exponent(self._lost_successes, rate * self._lost_groups)
         return {"success": (self._lost_successes / self._lost_groups, rate)} if exponent >= EXPONENT else {}
 
     def forget_recent(self) -> None:
         """After a change of algorithm settings: what came of those before does not count against it."""
-        self._lost_groups = self._lost_successes = 0.0
+        self._lost_steps, self._lost_groups, self._lost_successes = 0, 0.0, 0.0
 
     def state_dict(self) -> dict[str, float]:
         return {
             "successes": self._successes,
             "groups": self._groups,
             "deviation": self._deviation,
+            "lost_steps": self._lost_steps,
             "lost_groups": self._lost_groups,
             "lost_successes": self._lost_successes,
         }
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        if "groups" not in state:  # a checkpoint that is older than these counts: they begin anew
+        if "lost_steps" not in state:  # a checkpoint that is older than these counts: they begin anew
             return
         self._successes, self._groups, self._deviation = state["successes"], state["groups"], state["deviation"]
-        self._lost_groups, self._lost_successes = state["lost_groups"], state["lost_successes"]
+        self._lost_steps, self._lost_groups = int(state["lost_steps"]), state["lost_groups"]
+        self._lost_successes = state["lost_successes"]
+
+
+class LostSignal:
+    """Of a run whose groups differed, none does, at a lower reward than before; evidence once chance is excluded.
+    Nothing is learnt from such groups, so the run does not recover by itself."""
+
+    def __init__(self) -> None:
+        self._varying = 0.0
+        """Groups whose rewards differed."""
+        self._groups = 0.0
+        self._reward = 0.0
+        """Sum over all groups that were counted."""
+        self._lost_groups = 0.0
+
+    @property
+    def suspected(self) -> bool:
+        return self._lost_groups > 0
+
+    def add(self, signal: RewardSignal, reward: float, zero_variance: float) -> dict[str, tuple[float, float]]:
+        if not signal.group_size:
+            return {}
+        groups = signal.episodes / signal.group_size
+        rate = self._varying / self._groups if self._groups else 0.0
+        level = self._reward / self._groups if self._groups else 0.0
+        if rate == 0.0 or signal.varies_in_groups or reward >= level:
+            self._varying += (1 - zero_variance) * groups
+            self._groups += groups
+            self._reward += reward * groups
+            self.forget_recent()
+            return {}
+        self._lost_groups += groups
+        if rate * self._lost_groups < EXPONENT:
+            return {}
+        return {"reward": (reward, level), "zero_variance": (zero_variance, 1 - rate)}
+
+    def forget_recent(self) -> None:
+        """As `LostSuccess.forget_recent`."""
+        self._lost_groups = 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        return {
+            "varying": self._varying,
+            "groups": self._groups,
+            "reward": self._reward,
+            "lost_groups": self._lost_groups,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self._varying, self._groups = state["varying"], state["groups"]
+        self._reward, self._lost_groups = state["reward"], state["lost_groups"]
 
 
 def _poisson_exponent(seen: float, expected: float) -> float:

@@ -19,7 +19,7 @@ from pydantic import Field
 from turnwise.settings import Settings
 from turnwise.stability.findings import Finding, Kind
 from turnwise.stability.health import HealthMetrics
-from turnwise.stability.lost_success import LostSuccess
+from turnwise.stability.lost_success import LostSignal, LostSuccess
 from turnwise.stability.signal import RewardSignal
 from turnwise.stability.tracked import Better, TrackedMetric
 
@@ -118,6 +118,7 @@ class Monitor:
             for name, better in _BETTER.items()
         }
         self._lost = LostSuccess()
+        self._lost_signal = LostSignal()
         self._collapsed = False
         self._streaks: dict[Kind, int] = {}
         self._paid: dict[str, bool] = {}
@@ -136,7 +137,8 @@ class Monitor:
         trap = self._conjunction(signs) or self._sinking_together(success)
         signal, lost = health.signal, {}
         if signal is not None:
-            lost = self._lost.add(signal, health.reward_std)
+            lost_signal = self._lost_signal.add(signal, health.reward, health.zero_variance)
+            lost = self._lost.add(signal, health.reward_std) or lost_signal
             trap = trap or lost
             self._paid |= {name: paid or self._paid.get(name, False) for name, paid in signal.paid.items()}
             if not signal.teaches(compares_groups=compares_groups):
@@ -183,7 +185,8 @@ class Monitor:
     def healthy(self) -> bool:
         """No sign that would make a checkpoint one not to roll back to."""
         narrow = "variance_collapse" in self._streaks and not self._has_risen
-        return not (narrow or self._lost.suspected or any(kind in self._streaks for kind in (*_UNHEALTHY, "echo_trap")))
+        lost = self._lost.suspected or self._lost_signal.suspected
+        return not (narrow or lost or any(kind in self._streaks for kind in (*_UNHEALTHY, "echo_trap")))
 
     @property
     def signs(self) -> list[Kind]:
@@ -195,17 +198,18 @@ class Monitor:
         is calibrated anew on what follows, which has another objective and, after a rollback, is another policy."""
         self._streaks, self._collapsed = {}, False
         self._lost.forget_recent()
+        self._lost_signal.forget_recent()
         for name, metric in self._tracked.items():
             metric.recalibrate(keep_level=name == "progress")
 
     def state_dict(self) -> dict[str, object]:
         tracked = {name: metric.state_dict() for name, metric in self._tracked.items()}
-        lost = self._lost.state_dict()
         return {
             "tracked": tracked,
             "streaks": dict(self._streaks),
             "paid": dict(self._paid),
-            "lost": lost,
+            "lost": self._lost.state_dict(),
+            "lost_signal": self._lost_signal.state_dict(),
             "collapsed": self._collapsed,
         }
 
@@ -221,9 +225,10 @@ class Monitor:
         paid = state.get("paid", {})  # a checkpoint may be older than this
         assert isinstance(paid, Mapping)
         self._paid = dict(paid)
-        lost = state.get("lost")
-        if isinstance(lost, Mapping):
-            self._lost.load_state_dict(lost)
+        for name, part in (("lost", self._lost), ("lost_signal", self._lost_signal)):
+            counts = state.get(name)  # a checkpoint may be older than these
+            if isinstance(counts, Mapping):
+                part.load_state_dict(counts)
 
     def _signs(self, success: float | None) -> dict[Kind, Evidence]:
         """The signs of this step, each with its evidence."""
