@@ -307,6 +307,16 @@ GOOD = '{"question": "a?", "answers": ["b"]}'
         ),
         ("q.json", json.dumps([HOTPOT | {"context": "{"}]), "q.json:entry 1: 'context' is text that is not JSON"),
         ("q.json", json.dumps([MUSIQUE | {"paragraphs": [{}]}]), "q.json:entry 1: 'title' is missing"),
+        (
+            "q.json",
+            json.dumps([MUSIQUE | {"paragraphs": [{"idx": [], "title": "t", "paragraph_text": "p"}]}]),
+            "q.json:entry 1: 'idx' is []; give the number of a paragraph",
+        ),
+        (
+            "q.json",
+            json.dumps([MUSIQUE | {"question_decomposition": [{"paragraph_support_idx": {}}]}]),
+            "q.json:entry 1: 'paragraph_support_idx' is {}; give the number of a paragraph",
+        ),
         ("q.csv", "question,answer", "q.csv: a file of questions ends in one of .jsonl, .json"),
         ("q.parquet", "no", "q.parquet: not a Parquet file that can be read"),
         ("q.jsonl.gz", "no", "q.jsonl.gz:1: the questions cannot be read from here on: Not a gzipped file"),

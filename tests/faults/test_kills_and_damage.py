@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import save_file
 
 from processes import OUTPUT, fork_training, wait_until
-from tiny_runs import DRAWING, Died, model_folder, records, run_tiny, same_weights, trajectories, weights
+from tiny_runs import DRAWING, SIGNALS, Died, model_folder, records, run_tiny, same_weights, trajectories, weights
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.runs.findings import read_findings
 from turnwise.runs.lock import LOCK
@@ -27,6 +27,22 @@ from turnwise.runs.store import SCHEMA
 LONG = os.environ.get("TURNWISE_FAULTS") == "long"
 KILLS, DAMAGES = (200, 100) if LONG else (1, 4)
 STEPS, SFT_STEPS = 4, 16
+LONG_ONLY = pytest.mark.skipif(not LONG, reason="takes minutes: TURNWISE_FAULTS=long")
+KILLS_OF_A_KIND = 14
+KINDS = {
+    "critic": {
+        "credit": {"estimator": "gae"},
+        "loss": {"kl_coef": 0.05},
+        "learner": {"epochs": 2, "optimizer": {"lr": 3e-3}, "critic": {"optimizer": {"lr": 1e-2}, "warmup": 1}},
+    },
+    "starpo-s": {"stability": {"mode": "always"}},
+    "workers": {"env": {"name": SIGNALS, "workers": 2}},
+    "several updates": {
+        "checkpoint": {"every": 2, "keep": 3, "sft_every": 3},
+        "rollout": {"group_size": 4, "turn_tokens": 4, "max_turns": 3, "updates_per_rollout": 2},
+    },
+}
+"""What the run may have besides: each has state of its own to save, or processes of its own to end."""
 PHASES = ("preparation", "untrained", "demonstrations", "cold start", "evaluation", "training", "checkpoint")
 
 
@@ -46,6 +62,22 @@ def settings(cold):
 @pytest.fixture(scope="module")
 def unbroken(settings, tmp_path_factory):
     return run_tiny(tmp_path_factory.mktemp("unbroken") / "run", **settings)
+
+
+@pytest.fixture(scope="module")
+def unbroken_of(settings, tmp_path_factory):
+    """Runs of other kinds, made once each; with workers, by this process alone."""
+    made: dict[str, RunDirectory] = {}
+
+    def make(kind: str) -> RunDirectory:
+        if kind not in made:
+            sections = {**settings, **KINDS[kind]}
+            if kind == "workers":
+                sections["env"] = {"name": SIGNALS}
+            made[kind] = run_tiny(tmp_path_factory.mktemp(kind) / "run", **sections)
+        return made[kind]
+
+    return make
 
 
 def assert_equal(run: RunDirectory, other: RunDirectory, what: str) -> None:
@@ -187,25 +219,40 @@ def is_held_by(lock: Path, pid: int | None) -> bool:
     return False
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LONG, reason="takes minutes: TURNWISE_FAULTS=long")
+def kill_and_compare(number: int, settings: dict[str, object], unbroken: RunDirectory, folder: Path) -> str:
+    """Killed up to three times, first in the phase whose turn it is; the same command goes on until it is done.
+
+    Returns the phases in which it was killed.
+    """
+    chance = random.Random(f"{number} {time.time_ns()}")
+    phases = [PHASES[number % len(PHASES)], *chance.choices(PHASES, k=chance.randrange(3))]
+    delays = [chance.choice((0.0, chance.random() * 0.3)) for _ in phases]  # at once, for phases of milliseconds
+    struck = [kill_within(phase, delay, folder, settings) for phase, delay in zip(phases, delays, strict=True)]
+    while not any(struck):  # it ended before it could be killed: once more, sooner
+        shutil.rmtree(folder / "run")
+        struck = [kill_within(phases[0], 0.0, folder, settings)]
+    last = fork_training(folder, "--resume=auto", **settings)
+    last.join(600)
+    assert last.exitcode == 0, f"{struck}: {(folder / OUTPUT).read_text()}"
+    assert_equal(RunDirectory.open(folder / "run"), unbroken, f"killed in {struck}")
+    return ", ".join(filter(None, struck))
+
+
+@LONG_ONLY
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_run_that_was_killed_in_any_phase_goes_on_as_if_it_had_not(
     number, settings, unbroken, tmp_path, record_property
 ):
-    """Killed up to three times, first in the phase whose turn it is; the same command goes on until it is done."""
-    chance = random.Random(f"{number} {time.time_ns()}")
-    phases = [PHASES[number % len(PHASES)], *chance.choices(PHASES, k=chance.randrange(3))]
-    delays = [chance.choice((0.0, chance.random() * 0.3)) for _ in phases]  # at once, for phases of milliseconds
-    struck = [kill_within(phase, delay, tmp_path, settings) for phase, delay in zip(phases, delays, strict=True)]
-    while not any(struck):  # it ended before it could be killed: once more, sooner
-        shutil.rmtree(tmp_path / "run")
-        struck = [kill_within(phases[0], 0.0, tmp_path, settings)]
-    last = fork_training(tmp_path, "--resume=auto", **settings)
-    last.join(600)
-    assert last.exitcode == 0, f"{struck}: {(tmp_path / OUTPUT).read_text()}"
-    assert_equal(RunDirectory.open(tmp_path / "run"), unbroken, f"killed in {struck}")
-    record_property("killed in", ", ".join(filter(None, struck)))
+    record_property("killed in", kill_and_compare(number, settings, unbroken, tmp_path))
+
+
+@LONG_ONLY
+@pytest.mark.parametrize("number", range(KILLS_OF_A_KIND))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_another_kind_that_was_killed_goes_on_as_if_it_had_not(
+    kind, number, settings, unbroken_of, tmp_path, record_property
+):
+    record_property("killed in", kill_and_compare(number, {**settings, **KINDS[kind]}, unbroken_of(kind), tmp_path))
 
 
 def flip(file: Path, chance: random.Random, other: Path) -> None:

@@ -119,8 +119,9 @@ def _read_musique(where: str, entry: Entry) -> Question:
         for item in paragraphs
     )
     steps = [item for item in _listed(where, entry, "question_decomposition") if isinstance(item, Mapping)]
-    places = {item.get("idx", place): place for place, item in enumerate(paragraphs)}
-    hops = [places[step.get("paragraph_support_idx")] for step in steps if step.get("paragraph_support_idx") in places]
+    places = {_index(where, {"idx": place, **item}, "idx"): place for place, item in enumerate(paragraphs)}
+    supports = [_index(where, step, "paragraph_support_idx") for step in steps]
+    hops = [places[support] for support in supports if support in places]
     # Paragraphs that no step points to come last; all do where the steps are not published.
     others = [place for place, item in enumerate(paragraphs) if item.get("is_supporting")]
     gold = tuple(dict.fromkeys([*hops, *others]))
@@ -137,6 +138,14 @@ def _read_musique(where: str, entry: Entry) -> Question:
         context=context,
         gold=gold,
     )
+
+
+def _index(where: str, item: Entry, key: str) -> str | int | float | None:
+    """Which paragraph is meant; None where the data does not say."""
+    index = item.get(key)
+    if index is None or isinstance(index, str | int | float):
+        return index
+    raise EnvError(f"{where}: '{key}' is {_show(index)}; give the number of a paragraph, or leave it out")
 
 
 def _answers(where: str, entry: Entry, aliases: Sequence[str] = ()) -> tuple[str, ...]:
