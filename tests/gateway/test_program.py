@@ -18,6 +18,7 @@ from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs import check_env
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.errors import ConfigError, EnvError
+from turnwise.gateway.client import _tls
 from turnwise.gateway.program import AgentProgram
 from turnwise.rollout import Limits, run_episode, run_groups
 from turnwise.types import Message, StopReason, Task
@@ -356,22 +357,24 @@ def test_a_forked_process_has_a_gateway_of_its_own():
 @pytest.mark.parametrize("ending", ["returns", "raises"])
 def test_sdk_clients_are_closed_in_the_loop_that_used_them(monkeypatch, ending):
     """Left to the garbage collector, an SDK's client closes its connections in another loop, with a stack trace."""
-    loops = []
+    loops, https = [], []
 
     class SDK:
         def __init__(self, **options):
             assert options["api_key"]
+            https.append(options["http_client"])
             loops.append(asyncio.get_running_loop())
 
         async def close(self):
             loops.append(asyncio.get_running_loop())
 
-    monkeypatch.setitem(sys.modules, "openai", types.SimpleNamespace(AsyncOpenAI=SDK))
-    monkeypatch.setitem(sys.modules, "anthropic", types.SimpleNamespace(AsyncAnthropic=SDK))
+    sdks = types.SimpleNamespace(AsyncOpenAI=SDK, AsyncAnthropic=SDK, DefaultAsyncHttpxClient=lambda **options: options)
+    monkeypatch.setitem(sys.modules, "openai", sdks)
+    monkeypatch.setitem(sys.modules, "anthropic", sdks)
 
     async def agent(task, client):
         client.openai()
-        client.anthropic()
+        client.anthropic(http_client="mine")
         if ending == "raises":
             raise KeyError("mine")
         await client.chat(messages=[{"role": "user", "content": "x"}])
@@ -380,6 +383,10 @@ def test_sdk_clients_are_closed_in_the_loop_that_used_them(monkeypatch, ending):
     assert ("KeyError" in failure) == (ending == "raises")
     assert len(loops) == 4
     assert len(set(loops)) == 1
+    ours, mine = https
+    assert mine == "mine", "what the agent asks for is passed on"
+    assert ours["verify"] is _tls(), "the certificates are read once for all episodes"
+    assert not ours["trust_env"], "no proxy stands between a program and its gateway"
 
 
 async def _over_http(task, client):

@@ -1,6 +1,7 @@
 """The `openai` and `anthropic` SDKs and `openai-agents`, as they come from the registry, through the gateway."""
 
 import json
+import time
 
 import pytest
 
@@ -163,3 +164,25 @@ def test_a_full_context_is_the_sdks_own_error():
     finally:
         SpellingEngine.context_limit = 100_000
     assert (seen, episode.stop) == (["context_length_exceeded"], StopReason.CONTEXT_FULL)
+
+
+@pytest.mark.parametrize("sdk", ["openai", "anthropic"])
+def test_a_client_for_an_episode_costs_little_and_is_closed_with_it(sdk):
+    """An SDK's own way to make one reads the certificates each time, which takes longer than many an episode."""
+    made, costs = [], []
+
+    async def agent(task, client):
+        began = time.thread_time()
+        made.append(getattr(client, sdk)())
+        ours = time.thread_time() - began
+        began = time.thread_time()
+        async with type(made[-1])(base_url=client.openai_base_url, api_key="x"):
+            costs.append((ours, time.thread_time() - began))
+        await client.chat(messages=[{"role": "user", "content": "x"}])
+
+    for _ in range(3):
+        episode, _ = play(AgentProgram(function=agent), RENDERS["qwen2.5"], [says("x")])
+        assert episode.failure == ""
+    ours, theirs = (min(cost) for cost in zip(*costs, strict=True))
+    assert ours < theirs / 4
+    assert all(one.is_closed() for one in made)

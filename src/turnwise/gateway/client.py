@@ -5,6 +5,8 @@ Invariant: a call made here takes the way of an HTTP request: the same reader, t
 
 import asyncio
 import json
+import ssl
+from functools import cache
 from typing import TYPE_CHECKING
 
 from turnwise.errors import RunError
@@ -15,6 +17,12 @@ from turnwise.types import Json
 if TYPE_CHECKING:
     import anthropic
     import openai
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all clients: an SDK that makes its own for each reads the certificates anew, some 20 ms an episode."""
+    return ssl.create_default_context()
 
 
 class AgentClient:
@@ -30,9 +38,11 @@ class AgentClient:
     def openai(self, **options: object) -> "openai.AsyncOpenAI":
         """An `openai.AsyncOpenAI` whose model is the one in training."""
         try:
-            from openai import AsyncOpenAI
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
         except ImportError:
             raise RunError("client.openai() needs the package openai: pip install openai") from None
+        if "http_client" not in options:
+            options["http_client"] = DefaultAsyncHttpxClient(verify=_tls(), trust_env=False)
         made = AsyncOpenAI(base_url=self.openai_base_url, api_key=self.api_key, **options)
         self._sdks.append(made)
         return made
@@ -40,9 +50,11 @@ class AgentClient:
     def anthropic(self, **options: object) -> "anthropic.AsyncAnthropic":
         """An `anthropic.AsyncAnthropic` whose model is the one in training."""
         try:
-            from anthropic import AsyncAnthropic
+            from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
         except ImportError:
             raise RunError("client.anthropic() needs the package anthropic: pip install anthropic") from None
+        if "http_client" not in options:
+            options["http_client"] = DefaultAsyncHttpxClient(verify=_tls(), trust_env=False)
         made = AsyncAnthropic(base_url=self.anthropic_base_url, api_key=self.api_key, **options)
         self._sdks.append(made)
         return made
