@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _CLOSE_SECONDS = 5.0
 """For an actor to end what its environments run."""
-
-
 _CANCEL_SECONDS = 30.0
 """For an actor to end the conversations of a job."""
 _OTHER_CALLS = 8
