@@ -68,7 +68,9 @@ class Draw:
         if again:
             self.versions_again = versions
         else:
-            self.versions, self.tests = versions, tests
+            # A draw that was stopped may be continued on another machine.
+            self.versions = versions if self.versions in ("", versions) else f"{self.versions}; then {versions}"
+            self.tests = tests
 
     def add(self, result: Result, *, again: bool) -> None:
         """Keeps a result; one of a mutation that was tried before takes its place."""
@@ -118,6 +120,7 @@ def write_count(draw: Draw) -> str:
     ]
     survivors = [result for result in tried if result.outcome == "survived"]
     if survivors:
+        lines += ["", _count_survivors(survivors)]
         lines += ["", "| survivor | change | why |", "| --- | --- | --- |", *map(_survivor, survivors)]
     return "\n".join(lines)
 
@@ -141,9 +144,29 @@ def _share(caught: int, tried: int) -> str:
     return f"{caught / tried:.1%}" if tried else "–"
 
 
-def _survivor(result: Result) -> str:
+def _count_survivors(survivors: Sequence[Result]) -> str:
+    same = sum(not one.note and _reason(one) is not None for one in survivors)
+    gone = sum(bool(one.note) for one in survivors)
+    return (
+        f"Of the {len(survivors)} survivors, {gone} have left the code, {same} compute the same or only take longer "
+        f"(the reason stands beside each), and {len(survivors) - gone - same} no test notices."
+    )
+
+
+def _reason(result: Result) -> str | None:
+    """Why no test can notice it, where that is known."""
+    return REASONS.get((result.file, *_lines(result)))
+
+
+def _lines(result: Result) -> tuple[str, str]:
+    """The line as it was, and as mutated."""
     before, after = (" ".join(line[1:].strip() for line in result.diff if line[0] == sign) for sign in "-+")
-    reason = result.note or REASONS.get((result.file, before, after), "no test notices")
+    return before, after
+
+
+def _survivor(result: Result) -> str:
+    before, after = _lines(result)
+    reason = result.note or _reason(result) or "no test notices"
     change = f"`{before}` → `{after}`".replace("|", "\\|")
     place = f"`{result.function}`" if result.function else "outside of functions"
     return f"| {result.file.removeprefix('src/turnwise/')}, {place} | {change} | {reason} |"

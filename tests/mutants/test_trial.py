@@ -100,10 +100,36 @@ def test_the_count_of_a_page(tmp_path):
     assert "At first: python 3.12. Survivors again: not yet." in text
     assert "Of 2 copies without a change, tried in between, 1 counted as caught." in text
     assert "| credit/f.py, `f` | `x = -a` → `x = (a)` | no test notices |" in text
+    assert "Of the 1 survivors, 0 have left the code, 0 compute the same" in text
+    assert "and 1 no test notices." in text
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- mutants -->\nold\n<!-- /mutants -->\nafter\n")
     fill_page(page, "new")
     assert page.read_text() == "before\n<!-- mutants -->\nnew\n<!-- /mutants -->\nafter\n"
+
+
+def test_survivors_are_counted_by_what_became_of_them(monkeypatch):
+    """None of them counts as caught."""
+    known = {("src/turnwise/losses/f.py", "x = -a", "x = (a)"): "a is always 0"}
+    monkeypatch.setattr("count.REASONS", known)
+    gone = result("survived", room="learner")
+    gone.note = "its line is gone"
+    results = [result("survived"), result("survived", room="losses"), gone, result("caught", room="losses")]
+    text = write_count(Draw(seed=1, drawn=4, possible=100, results=results))
+    assert "| all | 4 | 1 | 25.0% | 1 | 0 | 3 | 25.0% |" in text
+    assert "Of the 3 survivors, 1 have left the code, 1 compute the same" in text
+    assert "and 1 no test notices." in text
+    assert "| losses/f.py, `f` | `x = -a` → `x = (a)` | a is always 0 |" in text
+
+
+def test_a_draw_that_is_continued_elsewhere_names_both_machines(monkeypatch):
+    draw = Draw(seed=1, drawn=2, possible=100)
+    for python in ("3.11.7", "3.11.7", "3.12.3"):
+        monkeypatch.setattr("platform.python_version", lambda python=python: python)
+        draw.began(tests=3, again=False)
+    first, second = draw.versions.split("; then ")
+    assert first.startswith("python 3.11.7, torch ")
+    assert second.startswith("python 3.12.3, torch ")
 
 
 def test_a_draw_that_was_stopped_is_read_back_and_a_survivor_tried_again_takes_its_own_place(tmp_path):

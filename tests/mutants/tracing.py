@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trial import PACKAGE, ROOT, Traced, Tree, fork, run_tests
 
-PROCESS_TESTS = ("tests/learner/test_parallel.py", "tests/training/test_launch.py")
+PROCESS_TESTS = ("tests/learner/test_parallel.py", "tests/learner/test_sharded.py", "tests/training/test_launch.py")
 """Tests that start processes, in which nothing is traced."""
 _LONG_FILE, _TESTS_OF_A_PART = 12_000, 5
 """Files longer than so many characters are traced in parts of so many tests."""
