@@ -51,6 +51,7 @@ TESTS = (
     "scale/test_asynchronous_runs.py",
     "scale/test_cluster.py",
     "scale/test_fleet.py",
+    "scale/test_lost_workers.py",
     "scale/test_stream.py",
     "agents/test_person.py",
     "newcomer/test_row_06_blocking_tools.py",

@@ -32,6 +32,8 @@ _RETRY_SECONDS = 1.0
 """Between two attempts to give a lost worker its weights."""
 _PATIENCE = 300.0
 """Seconds without any worker after which the run gives up."""
+_OFFERS_KEPT = 8
+"""Entries of the heap of offers, for each worker, from which on it is built anew."""
 
 
 class WorkerLost(Exception):
@@ -244,10 +246,10 @@ class Fleet:
 
     def _offer(self, member: "_Member") -> None:
         """Has a worker considered with the load it has now: looking at hundreds of them for each job takes too long."""
-        if len(self._offers) > 8 * len(self._members):  # most are outdated
-            self._offers = [(one.load, one.number) for one in self._members if one.free and one is not member]
+        if len(self._offers) > _OFFERS_KEPT * len(self._members):  # most are outdated
+            self._offers = [(one.load, one.number) for one in self._members if one.free]
             heapq.heapify(self._offers)
-        if member.free:
+        elif member.free:
             heapq.heappush(self._offers, (member.load, member.number))
 
     def _free(self, member: "_Member") -> None:
@@ -307,7 +309,6 @@ class Fleet:
         for place in self._queue:
             if not place.done():
                 place.set_exception(error)
-        self._queue.clear()
 
 
 class _Member:
@@ -319,7 +320,7 @@ class _Member:
         self.life = 0
         """How often it has come back."""
         self.jobs = 0
-        self._busy, self._since = 0.0, 0.0
+        self._busy, self._since = 0.0, clock()
 
     @property
     def free(self) -> bool:
