@@ -53,6 +53,7 @@ TESTS = (
     "scale/test_fleet.py",
     "scale/test_lost_workers.py",
     "scale/test_stream.py",
+    "scale/test_stream_waiting.py",
     "agents/test_person.py",
     "newcomer/test_row_06_blocking_tools.py",
     "tools/test_watchdog.py",

@@ -2,118 +2,13 @@
 
 import asyncio
 import random
-from functools import partial
 
 import pytest
 
-from turnwise.agents import ScriptedAgent
-from turnwise.envs.base import Env
+from played_groups import TASKS, WANTED, Gated, Player, collect, numbers, played, stream_of, train
 from turnwise.errors import EnvError, RunError
-from turnwise.rollout import Fleet, RolloutSettings
-from turnwise.rollout.stream import RolloutStream, count_dropped, measure_staleness
-from turnwise.stability import FilterSettings, select
-from turnwise.types import Group, Message, Step, StopReason, Task, Trajectory, Turn
-
-TASKS = [Task(id=str(place), seed=place) for place in range(7)]
-WANTED = 3
-
-
-class Nothing(Env):
-    async def reset(self, task, episode_seed):
-        return [Message(role="user", content="go")]
-
-    async def step(self, message):
-        return Step(done=True)
-
-
-def played(job, version, *, tokens=1, reward=0.0, stop=StopReason.DONE):
-    """A group whose turns have the version that sampled them; the job's index is in the ids."""
-    turn = Turn(
-        context_ids=(1,),
-        action_ids=(job.index,) * tokens,
-        logprobs=(0.0,) * tokens,
-        version=version,
-        opens_row=True,
-        rewards={"paid": reward},
-    )
-    return Group(
-        task=job.task,
-        trajectories=tuple(
-            Trajectory(task=job.task, turns=(turn,), stop=stop, metrics={"success": reward})
-            for _ in range(job.group_size)
-        ),
-    )
-
-
-class Player:
-    """Plays a group for as long as `seconds(number)` says; a group's tokens are of the weights it began with."""
-
-    places = 1000
-
-    def __init__(self, seconds=lambda number: 0.0, tokens=lambda number: 1, reward=lambda number: number % 2):
-        self.seconds, self.tokens, self.reward, self.version, self.begun = seconds, tokens, reward, None, []
-
-    async def play(self, job):
-        self.begun.append((job.index, self.version, job.task.id))
-        version = self.version
-        await asyncio.sleep(self.seconds(job.index))
-        return played(job, version, tokens=self.tokens(job.index), reward=float(self.reward(job.index)))
-
-    async def load(self, weights, version):
-        self.version = version
-
-
-class Gated:
-    """Plays a group until it is let go."""
-
-    places = 1000
-
-    def __init__(self):
-        self.version, self.open, self.begun = 0, {}, []
-
-    async def play(self, job):
-        self.begun.append(job.index)
-        version = self.version
-        self.open[job.index] = asyncio.get_running_loop().create_future()
-        result = await self.open[job.index]
-        return result or played(job, version)
-
-    async def load(self, weights, version):
-        self.version = version
-
-    async def finish(self, *numbers, with_result=None):
-        for number in numbers:
-            self.open[number].set_result(with_result)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-
-def stream_of(worker, *, staleness=1, steps=100, task_sampler="uniform", **settings):
-    rollout = RolloutSettings(
-        groups_per_step=WANTED, group_size=2, staleness=staleness, task_sampler=task_sampler, **settings
-    )
-    return RolloutStream(ScriptedAgent(), Nothing(), TASKS, rollout, steps=steps, seed=0, fleet=Fleet([worker]))
-
-
-def collect(stream, step, **filter):
-    settings = FilterSettings(**filter)
-    return stream.collect(
-        step, partial(select, settings=settings), refill=settings.refill, progress=lambda done, total: None
-    )
-
-
-def numbers(groups):
-    return [group.trajectories[0].turns[0].action_ids[0] for group in groups]
-
-
-async def train(stream, steps, *, update_seconds=0.0, first=0, **filter):
-    """Steps of a learner that only sleeps; the batches."""
-    batches = []
-    for step in range(first, first + steps):
-        await stream.load({}, step)
-        batches.append(await collect(stream, step, **filter))
-        await asyncio.sleep(update_seconds)
-    return batches
+from turnwise.rollout.stream import count_dropped, measure_staleness
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3])
@@ -147,8 +42,7 @@ def test_groups_play_while_the_learner_updates():
     async def run():
         worker = Gated()
         stream = stream_of(worker)
-        await stream.load({}, 0)
-        first = asyncio.ensure_future(collect(stream, 0))
+        first = asyncio.ensure_future(collect(stream, 0))  # with the weights of version 0 that the run begins with
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert worker.begun == [0, 1, 2, 3, 4, 5], "those of this step and of the next"
@@ -291,6 +185,9 @@ def test_nothing_is_lost_when_a_run_is_killed_and_resumed():
     assert len(both) >= WANTED, "or the test says nothing"
     assert all(tasks[number] == again[number] for number in both)
     assert all(version >= 4 for _, version, _ in begun_again), "by the weights that the run has then"
+    straight = Player()
+    asyncio.run(train(stream_of(straight, staleness=2, steps=9), 9))
+    assert tasks | again == {number: task for number, _, task in straight.begun}, "those of a run that never stopped"
 
 
 def test_after_a_rollback_what_was_sampled_is_dropped_and_what_was_playing_begins_again():
@@ -303,8 +200,10 @@ def test_after_a_rollback_what_was_sampled_is_dropped_and_what_was_playing_begin
             await asyncio.sleep(0)
         await worker.finish(0, 1, 2, 4)
         await first
+        assert stream.active
         await stream.restart()
         assert not stream.active
+        assert worker.cancelled == [3, 5], "nobody plays for the abandoned weights any more"
         await stream.load({}, 1)
         second = asyncio.ensure_future(collect(stream, 1))
         for _ in range(5):
@@ -380,5 +279,23 @@ def test_the_age_of_every_token_counts():
     one = Trajectory(task=TASKS[0], turns=(turn,), stop=StopReason.DONE)
     found = measure_staleness(5, [Group(task=TASKS[0], trajectories=(one,))])
     assert found == {"staleness/mean": 0.5, "staleness/max": 2.0, "staleness/mixed_turns": 1.0}
+    fresh = Turn(context_ids=(1,), action_ids=(5, 6), logprobs=(0.0,) * 2, version=5, opens_row=True)
+    other = Trajectory(task=TASKS[0], turns=(fresh, turn, fresh), stop=StopReason.DONE)
+    found = measure_staleness(5, [Group(task=TASKS[0], trajectories=(one, other))])
+    assert found["staleness/mixed_turns"] == 0.5
+    assert found["staleness/mean"] == 4 / 12
     assert measure_staleness(5, []) == {}
-    assert count_dropped([], []) == {"staleness/dropped_groups": 0.0}
+
+
+def test_the_length_of_episodes_is_compared_where_some_were_dropped():
+    def group(*lengths):
+        turns = [Turn(context_ids=(1,), action_ids=(5,) * n, logprobs=(0.0,) * n, opens_row=True) for n in lengths]
+        members = [Trajectory(task=TASKS[0], turns=(turn,), stop=StopReason.DONE) for turn in turns]
+        return Group(task=TASKS[0], trajectories=tuple(members))
+
+    nothing = {"staleness/dropped_groups": 0.0}
+    assert count_dropped([], []) == nothing
+    assert count_dropped([group(2, 4)], []) == nothing
+    dropped = {"staleness/dropped_groups": 1.0, "staleness/dropped_episode_tokens": 7.0}
+    assert count_dropped([], [group(7)]) == dropped
+    assert count_dropped([group(2, 4)], [group(7)]) == dropped | {"staleness/learnt_episode_tokens": 3.0}

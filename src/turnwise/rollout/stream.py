@@ -102,7 +102,8 @@ class RolloutStream:
         self._dropped: list[Group] = []
         """Ended too late, or before a rollback; they join the next batch without being learnt from."""
         self._awaited: _Awaited | None = None
-        self._last_batch = 0.0
+        self._last_batch: float
+        """When the last batch was complete; before the first of all, when that was asked for."""
 
     @property
     def active(self) -> bool:
@@ -131,7 +132,6 @@ class RolloutStream:
                 refill=refill,
                 sampling=self.task_sampler.metrics(),
             )
-            self._begin(self._in_reach(step) - wanted)
         self._gather_late()
         dropped, self._dropped = self._dropped, []
         now = clock()
@@ -206,7 +206,7 @@ class RolloutStream:
         wanted, patience = self._settings.groups_per_step, self._settings.straggler_seconds
         total = wanted * self._settings.group_size
         self._drop_overtaken(step)
-        self._begin(max(self._in_reach(step), wanted))
+        self._begin(self._in_reach(step))
         clock = asyncio.get_running_loop().time
         until = None if patience is None else clock() + patience
         while True:
@@ -246,7 +246,6 @@ class RolloutStream:
         try:
             await asyncio.wait([awaited.enough], timeout=seconds)
         finally:
-            awaited.enough.cancel()
             self._awaited = None
 
     def _note_end(self, play: _Play, task: asyncio.Task[Group]) -> None:
@@ -270,7 +269,7 @@ class RolloutStream:
         late = [play for play in self._begun if not play.done and self._is_due(play, step)]
         self._late += late
         self._begun = _without(self._begun, late)
-        self._begin(max(self._in_reach(step), self._settings.groups_per_step))
+        self._begin(self._in_reach(step))
 
     def _drop_overtaken(self, step: int) -> None:
         """Groups older than the bound: there are none unless a batch left some of its own behind."""

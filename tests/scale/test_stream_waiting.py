@@ -1,0 +1,218 @@
+"""How a stream waits for its groups: what it shows, whom it drops, what it charges, and what it leaves behind."""
+
+import asyncio
+import logging
+
+import pytest
+
+from held_workers import run_cleanly, until
+from played_groups import WANTED, Gated, Player, collect, numbers, stream_of, train
+from turnwise.errors import RunError
+from turnwise.ledger import Ledger
+
+
+async def settle():
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def begin(stream, step, **given):
+    """A batch that is being collected, with its groups under way."""
+    await stream.load({}, step)
+    batch = asyncio.ensure_future(collect(stream, step, **given))
+    await settle()
+    return batch
+
+
+def test_progress_counts_the_episodes_of_the_step_as_they_end():
+    shown = [[], []]
+
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker)
+        first = await begin(stream, 0, progress=lambda *told: shown[0].append(told))
+        for number in (2, 0, 1):
+            await worker.finish(number)
+        await first
+        await worker.finish(3)
+        second = await begin(stream, 1, progress=lambda *told: shown[1].append(told))
+        for number in (6, 7, 8, 4, 5):
+            await worker.finish(number)
+        await second
+        await stream.close()
+
+    run_cleanly(run())
+    first, second = (list(dict.fromkeys(told)) for told in shown)
+    assert first == [(0, 6), (2, 6), (4, 6), (6, 6)]
+    assert second == [(2, 6), (4, 6), (6, 6)], "group 3 had ended before; never more than the step has"
+
+
+def test_groups_are_counted_as_they_end_and_looked_at_only_when_there_may_be_enough(monkeypatch):
+    """Thousands are under way: looking at all of them for each that ends would take longer than they play."""
+    looks = []
+
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker, staleness=2)
+        choose = stream._choose
+        monkeypatch.setattr(stream, "_choose", lambda step, wanted: looks.append(step) or choose(step, wanted))
+        first = await begin(stream, 0)
+        for number in (4, 2, 3):
+            assert looks == [0]
+            await worker.finish(number)
+        await first
+        assert looks == [0, 0]
+        second = await begin(stream, 1)
+        await worker.finish(9, 10, 11)
+        await second
+        third = await begin(stream, 2)
+        assert looks[4:] == [2]
+        for number in (12, 13, 14, 0, 1):
+            await worker.finish(number)
+            assert looks[4:] == [2], "five are due: 0, 1 and 5 are the first of them"
+        await worker.finish(5)
+        assert numbers((await third).kept) == [0, 1, 5]
+        await stream.close()
+
+    run_cleanly(run())
+    assert looks == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_failure_ends_a_batch_at_once_though_all_others_still_play():
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker)
+        batch = await begin(stream, 0)
+        worker.open[5].set_exception(RunError("no such level"))
+        with pytest.raises(RunError, match="no such level"):
+            await asyncio.wait_for(batch, 10)
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_groups_that_are_overtaken_are_dropped_and_counted():
+    """Six groups of the first weights are slow at once; one step can learn from three of them."""
+
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker, staleness=2)
+        for step, ended in enumerate([(0, 1, 2), (9, 10, 11)]):
+            batch = await begin(stream, step)
+            await worker.finish(*ended)
+            assert numbers((await batch).kept) == list(ended)
+        third = await begin(stream, 2)
+        await worker.finish(3, 4, 5)
+        assert numbers((await third).kept) == [3, 4, 5]
+        await worker.finish(7)
+        fourth = await begin(stream, 3)
+        await worker.finish(12, 13, 14)
+        batch = await fourth
+        assert numbers(batch.kept) == [12, 13, 14], "6, 7 and 8 are three steps old"
+        assert numbers(batch.groups) == [12, 13, 14, 7]
+        assert batch.sampling["staleness/dropped_groups"] == 1
+        assert stream.active
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_a_straggler_within_its_time_is_waited_for():
+    async def run():
+        stream = stream_of(Player(lambda number: 0.05 if number == 3 else 0.0), straggler_seconds=0.9)
+        batches = await train(stream, 2)
+        assert 3 in numbers(batches[1].kept)
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_only_groups_that_are_due_are_dropped_and_others_take_their_places():
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker, straggler_seconds=0.3)
+        first = await begin(stream, 0)
+        await worker.finish(0, 1, 2)
+        await first
+        second = await begin(stream, 1)
+        await worker.finish(4, 5)
+        assert worker.begun == list(range(9))
+        await until(lambda: len(worker.begun) > 9)  # for group 3 is dropped
+        assert worker.begun == list(range(10))
+        await worker.finish(8)
+        assert numbers((await second).kept) == [4, 5, 8]
+        third = await begin(stream, 2)
+        await worker.finish(6, 7, 9)
+        assert numbers((await third).kept) == [6, 7, 9], "they had time left"
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_tasks_are_learnt_of_also_from_groups_that_came_too_late():
+    async def run():
+        worker = Player(lambda number: 0.3 if number == 3 else 0.0, reward=lambda number: 1)
+        stream = stream_of(worker, straggler_seconds=0.05, task_sampler="hard")
+        await train(stream, 2)
+        seen = len(stream.task_sampler.state_dict()["rates"])
+        while 3 not in numbers((await train(stream, 1, update_seconds=0.02, first=2))[0].groups):
+            pass
+        rates = stream.task_sampler.state_dict()["rates"]
+        await stream.close()
+        return seen, rates
+
+    seen, rates = run_cleanly(run())
+    assert seen > 0
+    assert set(rates.values()) == {1.0}
+
+
+def test_a_batch_took_the_time_since_the_last_one_and_waited_for_a_part_of_it():
+    ledger = Ledger()
+
+    async def run():
+        stream = stream_of(Player(lambda number: 0.01), steps=3, ledger=ledger)
+        batches = await train(stream, 2, update_seconds=0.2)
+        await stream.close()
+        return batches
+
+    first, second = run_cleanly(run())
+    for batch in (first, second):
+        assert 0 <= batch.sampling["staleness/wait_seconds"] <= batch.seconds < 60
+    assert second.seconds - second.sampling["staleness/wait_seconds"] >= 0.19, "the update is in it"
+    assert first.seconds == pytest.approx(first.sampling["staleness/wait_seconds"], abs=0.01)
+    assert first.sampling["staleness/groups_ahead"] == WANTED
+    assert ledger.close_step().seconds["environment"] > 0
+
+
+def test_a_stream_that_is_closed_leaves_nothing_behind(caplog):
+    async def run(straggler_seconds):
+        worker = Gated()
+        stream = stream_of(worker, straggler_seconds=straggler_seconds)
+        first = await begin(stream, 0)
+        await worker.finish(0, 1, 2)
+        await first
+        second = await begin(stream, 1)
+        await worker.finish(4, 5, 7)
+        if straggler_seconds is None:
+            second.cancel()
+        else:
+            await second
+            assert stream.active
+        closed = []
+
+        async def close():
+            closed.append(1)
+
+        stream.fleet.close = close
+        await stream.close()
+        assert not stream.active
+        assert 3 in worker.cancelled
+        assert not {0, 4, 5, 7} & set(worker.cancelled)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert closed == [1]
+
+    with caplog.at_level(logging.WARNING):
+        run_cleanly(run(None))
+        assert "too late" not in caplog.text
+        run_cleanly(run(0.3))
+        assert "1 groups were too late to be learnt from and still playing at the end" in caplog.text
