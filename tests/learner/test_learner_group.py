@@ -8,7 +8,7 @@ import torch
 from episodes_by_hand import episode, group, turn
 from learner_gradients import in_two_ranks
 from turnwise.credit.settings import CreditSettings
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.learner.batch import Batch
 from turnwise.learner.group import LearnerGroup, LearnerWorker, follow
 from turnwise.learner.parallel import SINGLE, SingleProcess
@@ -110,14 +110,17 @@ def test_a_critic_that_is_not_needed_for_a_while_comes_back_as_it_was():
 
 
 class Recording(SingleProcess):
-    """Keeps what is broadcast."""
+    """Keeps what is broadcast, and counts barriers."""
 
     def __init__(self):
-        self.sent = []
+        self.sent, self.barriers = [], 0
 
     def broadcast(self, value):
         self.sent.append(value)
         return value
+
+    def barrier(self):
+        self.barriers += 1
 
 
 def test_the_other_ranks_are_let_go_whether_or_not_the_run_failed():
@@ -128,6 +131,29 @@ def test_the_other_ranks_are_let_go_whether_or_not_the_run_failed():
     with pytest.raises(ConfigError), LearnerGroup(parallel):
         raise ConfigError("between two calls")
     assert parallel.sent == [LearnerWorker.stop] * 2
+    assert parallel.barriers == 2, "nobody leaves before all have heard"
+
+
+def test_the_other_ranks_leave_when_all_have_heard():
+    class Second(Recording):
+        def broadcast(self, value):
+            assert value is None
+            return LearnerWorker.stop
+
+    parallel = Second()
+    follow(parallel)
+    assert parallel.barriers == 1
+
+
+def test_ranks_that_are_gone_hide_no_error_of_a_run_and_are_one_at_its_end():
+    class Deserted(SingleProcess):
+        def broadcast(self, value):
+            raise TurnwiseError("another process of this run has ended")
+
+    with pytest.raises(ConfigError, match="a mistake"), LearnerGroup(Deserted()):
+        raise ConfigError("a mistake")
+    with pytest.raises(TurnwiseError, match="has ended"), LearnerGroup(Deserted()):
+        pass
 
 
 def test_ranks_that_wait_within_a_call_are_sent_no_other():
@@ -178,3 +204,7 @@ def test_every_update_is_published_to_the_model_that_is_sampled_from():
     for seed in (1, 2):
         learners.update(GROUPS, seed=seed)
     assert parallel.published == before + 2
+    learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=1)
+    learners.sft_step(Batch.of(GROUPS), step=0)
+    learners.finish_sft()
+    assert parallel.published == before + 3, "and so is what was learnt by imitation"

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from episodes_by_hand import group, tiny_llama
 from layout_cases import CASES, GROUPS, MIXED, assert_same_gradients, learner_of, update_of
 from turnwise.errors import ConfigError
 from turnwise.learner.parallel import SINGLE, join
-from turnwise.learner.parallel.data_parallel import _own_gpu, _pack, _Unpickler
+from turnwise.learner.parallel.data_parallel import _own_gpu, _pack, _Unpickler, balance
 
 LAYOUTS = {
     "padded": {},
@@ -67,6 +68,15 @@ def _prepared(parallel):
     return parallel.prepare(module).state_dict()
 
 
+def _waits_for_the_other(parallel, folder):
+    """Whether the second rank, which dawdles, was there when the first one went on."""
+    if not parallel.is_main:
+        time.sleep(0.5)
+        (folder / "here").touch()
+    parallel.barrier()
+    return (folder / "here").exists()
+
+
 def _work(rank, port, folder):
     """What one of the two processes does; all the cases in one, since starting it is what costs."""
     torch.set_num_threads(1)
@@ -76,7 +86,7 @@ def _work(rank, port, folder):
         patch.setenv("MASTER_ADDR", "127.0.0.1")
         patch.setenv("MASTER_PORT", str(port))
         parallel = join()
-    results = {"ranks": (parallel.rank, parallel.world)}
+    results = {"ranks": (parallel.rank, parallel.world, parallel.is_main, parallel.is_sharded)}
     for case, layout in PLAN:
         learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
@@ -94,6 +104,7 @@ def _work(rank, port, folder):
     results["empty"] = learner_of(CASES["grpo"], parallel=parallel).update([], seed=0).metrics
     results["broadcast"] = parallel.broadcast({"rank": rank, "tensors": [torch.arange(3.0) + rank, torch.tensor(rank)]})
     results["prepared"] = _prepared(parallel)
+    results["waited"] = _waits_for_the_other(parallel, Path(folder))
     parallel.leave()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORLD_SIZE", "2")
@@ -119,8 +130,12 @@ def test_they_can_leave_and_join_again(both):
     assert [one["again"].item() for one in both] == [3.0, 3.0]
 
 
+def test_a_barrier_waits_for_every_rank(both):
+    assert [one["waited"] for one in both] == [True, True]
+
+
 def test_they_know_each_other(both):
-    assert [one["ranks"] for one in both] == [(0, 2), (1, 2)]
+    assert [one["ranks"] for one in both] == [(0, 2, True, False), (1, 2, False, False)]
     assert [one["sum"].tolist() for one in both] == [[2.0, 1.0]] * 2
     assert [one["gather"] for one in both] == [[("rank", 0), ("rank", 1)]] * 2
 
@@ -211,6 +226,21 @@ def test_more_processes_than_gpus_are_one_line():
     assert _own_gpu(1, 2) == 1
     with pytest.raises(ConfigError, match=r"^torchrun: process 2 of this machine[^\n]*--nproc-per-node=2$"):
         _own_gpu(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "world", "shares"),
+    [
+        ([9, 5, 5], 2, [[0], [1, 2]]),
+        ([1, 2, 3, 4], 2, [[0, 3], [1, 2]]),
+        ([5, 5, 5], 2, [[0, 2], [1]]),  # the first of equals, to the first of equals
+        ([2, 9, 2, 2], 3, [[1], [0, 3], [2]]),
+        ([7], 3, [[0], [], []]),
+        ([], 2, [[], []]),
+    ],
+)
+def test_rows_are_shared_out_by_tokens(sizes, world, shares):
+    assert balance(sizes, world) == shares
 
 
 def test_only_this_room_asks_how_many_processes_there_are():

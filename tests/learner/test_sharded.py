@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from episodes_by_hand import tiny_llama
 from layout_cases import CASES, GROUPS, MIXED, assert_same_gradients, learner_of, update_of
+from turnwise.compute.layers import find_layers
 from turnwise.learner.group import LearnerWorker
 from turnwise.learner.parallel import SINGLE, join, shard_among
+from turnwise.learner.parallel.sharded import _copy_to_cpu, _of_other_dtype
 from turnwise.learner.saved_state import named_tensors
 from turnwise.models.shards import load_sharded_weights, weights_of
 
@@ -73,11 +77,12 @@ def work(rank, world, port, folder):
         for name, value in {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
             patch.setenv(name, str(value))
         parallel = shard_among(join(), torch.device("cpu"))
-    results = {}
+    results = {"shares": (parallel.rank, parallel.is_sharded), "prepared": prepared(parallel)}
     for case, layout in PLAN:
         learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
         results[case, layout] = (caught, update.metrics, update.advantages, states_of(learner, parallel)[1])
+    results["layers"] = [isinstance(layer, FSDPModule) for layer in find_layers(learner.model)]
     results["kept here"] = sum(p.to_local().numel() for p in learner.model.parameters())
     for name in VARIANTS:
         results[name], _ = update_of(variant(name, parallel=parallel))
@@ -86,8 +91,19 @@ def work(rank, world, port, folder):
     results["skipping"] = update_of(
         learner_of(CASES["grpo by trajectory"], parallel=parallel, packing=True, skip_zero_rows=True), MIXED
     )[0]
+    parallel.barrier()
     parallel.leave()
+    results["left"] = not torch.distributed.is_initialized()
     torch.save(results, f"{folder}/{rank}.pt")
+
+
+def prepared(parallel):
+    """The weights, in full, that a model has when it is sharded; every rank had other ones before."""
+    model = tiny_llama()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += parallel.rank
+    return {name: parallel.whole(weight) for name, weight in parallel.prepare(model).state_dict().items()}
 
 
 def resumed(parallel):
@@ -196,6 +212,20 @@ def test_sharded_ranks_do_what_one_process_does(ranks, case, layout):
         torch.testing.assert_close(ranks[0][case, layout][3][name], weight, atol=1e-6, rtol=0, msg=name)
 
 
+def test_a_sharded_model_has_rank_0s_weights(ranks):
+    for one in ranks:
+        for name, weight in tiny_llama().state_dict().items():
+            assert torch.equal(one["prepared"][name], weight), name
+
+
+def test_layers_are_gathered_one_by_one_and_ranks_leave_together(ranks):
+    assert [one["shares"] for one in ranks] == [(rank, True) for rank in range(len(ranks))]
+    for one in ranks:
+        assert one["layers"]
+        assert all(one["layers"])
+        assert one["left"]
+
+
 def test_each_rank_keeps_its_share_of_the_weights_alone(ranks):
     whole = sum(p.numel() for p in tiny_llama().parameters())
     assert sum(one["kept here"] for one in ranks) == whole
@@ -286,3 +316,32 @@ def test_each_rank_writes_its_part_alone_and_knows_its_hash(ranks):
     assert len(sizes) == len(ranks)
     assert whole < sum(sizes) < whole + 70_000 * len(sizes), "content, and headers"
     assert max(sizes) < 1.3 * sum(sizes) / len(ranks)
+
+
+def test_one_process_alone_shares_with_nobody():
+    assert shard_among(SINGLE, torch.device("cpu")) is SINGLE
+
+
+def test_only_parts_of_another_dtype_are_gathered_apart():
+    backbone, head = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)).bfloat16(), nn.Linear(2, 1)
+    assert _of_other_dtype(nn.Sequential(backbone, head)) == [head]
+    mixed = nn.Linear(2, 2).bfloat16()
+    mixed.bias = nn.Parameter(torch.zeros(2))
+    assert _of_other_dtype(nn.Sequential(backbone, mixed)) == [mixed], "one such weight is enough"
+    assert _of_other_dtype(backbone) == []
+
+
+def test_a_copy_to_be_sharded_shares_no_memory_and_stays_tied_trained_and_buffered():
+    module = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "norm": nn.BatchNorm1d(2)})
+    module["b"].weight = module["a"].weight
+    module["a"].bias.requires_grad_(False)
+    copied, before = _copy_to_cpu(module), copy.deepcopy(module.state_dict())
+    assert copied["b"].weight is copied["a"].weight
+    assert [(name, p.requires_grad) for name, p in copied.named_parameters()] == [
+        (name, p.requires_grad) for name, p in module.named_parameters()
+    ]
+    assert [name for name, _ in copied.named_buffers()] == [name for name, _ in module.named_buffers()]
+    with torch.no_grad():
+        for tensor in copied.state_dict().values():
+            tensor.add_(1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())

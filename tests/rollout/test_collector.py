@@ -11,6 +11,7 @@ from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
 from turnwise.errors import EnvError
 from turnwise.rollout import RolloutCollector, RolloutSettings
+from turnwise.rollout.collector import make_job
 from turnwise.stability import FilterSettings, select
 from turnwise.types import Message, Step, Task
 
@@ -83,6 +84,22 @@ def test_what_is_left_over_is_dropped_and_counted():
     assert len(batch.kept) == 12
     spare = batch.selection.given - batch.selection.zero_variance - 12
     assert batch.metrics()["filter/dropped"] == batch.selection.zero_variance + spare
+
+
+def test_progress_counts_the_episodes_of_each_round():
+    shown = []
+    keep = partial(select, settings=FilterSettings(rule="nonzero", refill=1))
+    source = collector(tasks=2, responses=2)
+    asyncio.run(source.collect(0, keep, refill=1, progress=lambda *told: shown.append(told)))
+    assert shown == [(number, 4) for number in (1, 2, 3, 4)] * (len(shown) // 4)
+    assert len(shown) in (4, 8)
+
+
+def test_its_fleet_plays_before_the_first_batch_too():
+    """An evaluation before training is played on it."""
+    source = collector()
+    job = make_job(Tosses(), TASKS[1], RolloutSettings(group_size=2), seed=0, index=0)
+    assert [one.reward for one in asyncio.run(source.fleet.play(job)).trajectories] == [1.0, 1.0]
 
 
 def test_a_batch_follows_from_seed_step_and_state():

@@ -106,6 +106,21 @@ def test_what_reports_no_success_keeps_its_weight():
     assert sampler.metrics()["rollout/env=a/success_average"] == pytest.approx(0.4)
 
 
+def test_what_was_not_played_yet_keeps_its_weight():
+    sampler = make("hard", weights=(1, 1, 1))
+    play(sampler, 1, {"a": 1.0})
+    assert list(sampler.shares.values()) == pytest.approx([0.1 / 2.1, 1 / 2.1, 1 / 2.1])
+
+
+def test_an_environment_reports_success_when_some_of_its_episodes_do():
+    sampler = make()
+    places = sampler.draw(1)
+    task = sampler.task(places[0])
+    members = [Trajectory(task=task, turns=(), stop=StopReason.DONE, metrics=each) for each in ({"success": 1.0}, {})]
+    sampler.learn(places, [Group(task=task, trajectories=tuple(members))])
+    assert sampler.metrics()["rollout/env=a/success_average"] == 0.5
+
+
 def test_failed_episodes_say_nothing_of_success():
     sampler = make("hard")
     places = sampler.draw(1)
