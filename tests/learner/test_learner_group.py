@@ -8,7 +8,7 @@ import torch
 from episodes_by_hand import episode, group, turn
 from learner_gradients import in_two_ranks
 from turnwise.credit.settings import CreditSettings
-from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.errors import ConfigError
 from turnwise.learner.batch import Batch
 from turnwise.learner.group import LearnerGroup, LearnerWorker, follow
 from turnwise.learner.parallel import SINGLE, SingleProcess
@@ -143,17 +143,6 @@ def test_the_other_ranks_leave_when_all_have_heard():
     parallel = Second()
     follow(parallel)
     assert parallel.barriers == 1
-
-
-def test_ranks_that_are_gone_hide_no_error_of_a_run_and_are_one_at_its_end():
-    class Deserted(SingleProcess):
-        def broadcast(self, value):
-            raise TurnwiseError("another process of this run has ended")
-
-    with pytest.raises(ConfigError, match="a mistake"), LearnerGroup(Deserted()):
-        raise ConfigError("a mistake")
-    with pytest.raises(TurnwiseError, match="has ended"), LearnerGroup(Deserted()):
-        pass
 
 
 def test_ranks_that_wait_within_a_call_are_sent_no_other():

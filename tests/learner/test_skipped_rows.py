@@ -47,6 +47,12 @@ def test_only_rows_with_a_gradient_are_read():
     assert update.metrics["batch/tokens"] == tokens(MIXED)
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_share_left_out_is_of_all_passes_over_the_batch(epochs):
+    update = learner_of(CASES["clip"], skip_zero_rows=True, packing=True, epochs=epochs).update(MIXED, seed=0)
+    assert update.metrics["batch/skipped_share"] == pytest.approx(tokens(ALIKE) / tokens(MIXED))
+
+
 def test_means_are_over_what_was_read_and_entropy_is_the_surprisal_of_all():
     _, update = update_of(learner_of(CASES["clip"], skip_zero_rows=True), MIXED)
     _, alone = update_of(learner_of(CASES["clip"], skip_zero_rows=False), [MIXED[1], MIXED[3]])

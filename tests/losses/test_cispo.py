@@ -19,6 +19,12 @@ def test_the_weight_is_bounded_above_and_no_gradient_is_lost():
     assert result.clipped.tolist() == [False, True, False, True]
 
 
+def test_a_weight_at_its_bound_is_not_clipped():
+    unmoved = torch.zeros(1, dtype=torch.double)
+    result = cispo_loss(unmoved, unmoved, torch.ones(1, dtype=torch.double), clip_high=0.0)
+    assert result.clipped.tolist() == [False]
+
+
 def test_an_unmoved_policy_has_the_gradient_of_the_clip():
     old = torch.tensor([-0.5, -2.0, -0.1], dtype=torch.double)
     advantage = torch.tensor([0.7, -0.3, 0.0], dtype=torch.double)

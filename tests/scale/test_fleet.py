@@ -16,6 +16,7 @@ from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
 from turnwise.envs.chaos import ChaosSettings, with_chaos
 from turnwise.errors import EnvError
+from turnwise.ledger import Ledger
 from turnwise.rollout import (
     Fleet,
     GroupJob,
@@ -25,6 +26,7 @@ from turnwise.rollout import (
     RolloutSettings,
     run_groups,
 )
+from turnwise.rollout.fleet_groups import fleet_groups
 from turnwise.stability import FilterSettings, select
 from turnwise.types import Message, Step
 
@@ -213,6 +215,36 @@ def test_an_evaluation_is_decoded_as_its_job_asks_and_not_struck_by_faults():
     assert Counter(one.stop.value for one in evaluated.trajectories) == {"done": 2}
     assert asked == [1, 1, 0, 0]
     assert {turn.version for one in evaluated.trajectories for turn in one.turns} == {9}
+
+
+def test_an_evaluation_on_a_fleet_shows_its_progress_and_is_charged_and_counted(caplog):
+    class Failing(Coin):
+        async def reset(self, task, episode_seed):
+            if task.id == "1":
+                raise ConnectionError("no simulator")
+            return await super().reset(task, episode_seed)
+
+    shown, ledger = [], Ledger()
+    groups = asyncio.run(
+        fleet_groups(
+            Fleet([local(env=with_chaos(Failing(), ChaosSettings(crash=1.0)))]),
+            Decoding(),
+            TASKS[:3],
+            group_size=2,
+            seed=5,
+            ledger=ledger,
+            progress=lambda *told: shown.append(told),
+        )
+    )
+    assert shown == [(2, 6), (4, 6), (6, 6)]
+    assert [group.task.id for group in groups] == ["0", "1", "2"]
+    assert [[one.stop.value for one in group.trajectories] for group in groups] == [
+        ["done"] * 2,
+        ["env_failed"] * 2,
+        ["done"] * 2,
+    ]
+    assert "2 of 6 episodes failed" in caplog.text
+    assert ledger.close_step().seconds["environment"] > 0
 
 
 def test_a_mistake_in_one_episode_is_one_line():
