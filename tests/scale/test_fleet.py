@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from held_workers import TASKS, Worker, begin, job, settle
+from held_workers import TASKS, Worker, begin, job, run_cleanly, settle
 from letters import Letters
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.agents.decoding import Decoding
@@ -64,7 +64,7 @@ def test_jobs_go_to_the_least_busy_worker_and_wait_in_order_for_a_place():
         assert [group.task.id for group in await asyncio.gather(*plays)] == ["0", "1", "2", "3", "4"]
         assert fleet.places == 3
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -85,7 +85,7 @@ def test_every_job_of_a_long_run_goes_to_the_least_busy_worker_the_first_of_equa
                 draw.choice([one for one in workers if one.ends]).finish()
                 await settle()
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def any_busy(workers):
@@ -105,7 +105,7 @@ def test_a_place_that_comes_as_its_job_is_cancelled_goes_to_the_next():
         one.finish()
         await asyncio.gather(playing, last)
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def test_a_job_that_is_cancelled_leaves_its_place_to_the_next():
@@ -125,7 +125,7 @@ def test_a_job_that_is_cancelled_leaves_its_place_to_the_next():
         assert one.jobs == [0, 2, 3]
         after.cancel()
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def test_how_long_workers_were_busy_is_known():
@@ -149,7 +149,7 @@ def test_how_long_workers_were_busy_is_known():
         other.finish()
         await asyncio.gather(*plays)
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def local(agent=None, env=None, **given):
@@ -165,10 +165,10 @@ def test_a_group_does_not_depend_on_who_plays_it():
         ]
         return await asyncio.gather(*plays)
 
-    alone = asyncio.run(run_groups(ScriptedAgent(replies=["x"]), Coin(), TASKS, group_size=3, seed=5))
+    alone = run_cleanly(run_groups(ScriptedAgent(replies=["x"]), Coin(), TASKS, group_size=3, seed=5))
     seeds = [[one.episode_seed for one in group.trajectories] for group in alone]
-    assert [[one.episode_seed for one in group.trajectories] for group in asyncio.run(run())] == seeds
-    assert [[one.reward for one in group.trajectories] for group in asyncio.run(run())] == [
+    assert [[one.episode_seed for one in group.trajectories] for group in run_cleanly(run())] == seeds
+    assert [[one.reward for one in group.trajectories] for group in run_cleanly(run())] == [
         [one.reward for one in group.trajectories] for group in alone
     ]
 
@@ -179,7 +179,7 @@ def test_a_batch_of_a_fleet_equals_that_of_one_process():
         source = RolloutCollector(ScriptedAgent(replies=["x"]), Coin(), TASKS, settings, seed=0, fleet=fleet)
         shown = []
         keep = FilterSettings(rule="nonzero", refill=2)
-        found = asyncio.run(
+        found = run_cleanly(
             source.collect(
                 0, partial(select, settings=keep), refill=keep.refill, progress=lambda *told: shown.append(told)
             )
@@ -210,7 +210,7 @@ def test_an_evaluation_is_decoded_as_its_job_asks_and_not_struck_by_faults():
         )
         return trained, evaluated
 
-    trained, evaluated = asyncio.run(run())
+    trained, evaluated = run_cleanly(run())
     assert Counter(one.stop.value for one in trained.trajectories) == {"env_failed": 2}
     assert Counter(one.stop.value for one in evaluated.trajectories) == {"done": 2}
     assert asked == [1, 1, 0, 0]
@@ -225,7 +225,7 @@ def test_an_evaluation_on_a_fleet_shows_its_progress_and_is_charged_and_counted(
             return await super().reset(task, episode_seed)
 
     shown, ledger = [], Ledger()
-    groups = asyncio.run(
+    groups = run_cleanly(
         fleet_groups(
             Fleet([local(env=with_chaos(Failing(), ChaosSettings(crash=1.0)))]),
             Decoding(),
@@ -256,7 +256,7 @@ def test_a_mistake_in_one_episode_is_one_line():
         await asyncio.gather(*(begin(Fleet([local(env=Wrong())]), 0)))
 
     with pytest.raises(EnvError, match="no such level"):
-        asyncio.run(run())
+        run_cleanly(run())
 
 
 def test_a_worker_has_as_many_places_as_its_agent_plays_at_once_and_keeps_to_its_limits():
@@ -270,7 +270,7 @@ def test_a_worker_has_as_many_places_as_its_agent_plays_at_once_and_keeps_to_its
     assert [local(One(replies=["x"])).places, local(concurrency=3).places] == [1, 3]
     assert local(One(replies=["x"]), concurrency=3).places == 1
     worker = local(ScriptedAgent(replies=["x"] * 9), Endless(), limits=Limits(max_turns=2))
-    assert [len(one.turns) for one in asyncio.run(worker.play(job())).trajectories] == [2, 2]
+    assert [len(one.turns) for one in run_cleanly(worker.play(job())).trajectories] == [2, 2]
 
 
 def test_no_more_episodes_are_under_way_than_allowed():
@@ -289,5 +289,5 @@ def test_no_more_episodes_are_under_way_than_allowed():
         fleet = Fleet([local(env=Counted(), concurrency=3)])
         await asyncio.gather(*begin(fleet, 0, 1, 2, 3))
 
-    asyncio.run(run())
+    run_cleanly(run())
     assert most == 3

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from held_workers import run_cleanly
 from played_groups import TASKS, WANTED, Gated, Player, collect, numbers, played, stream_of, train
 from turnwise.errors import EnvError, RunError
 from turnwise.rollout.stream import count_dropped, measure_staleness
@@ -27,7 +28,7 @@ def test_no_group_is_older_than_the_bound_and_every_group_is_learnt_from_once(st
         await stream.close()
         return batches
 
-    batches = asyncio.run(run())
+    batches = run_cleanly(run())
     learnt = [number for batch in batches for number in numbers(batch.kept)]
     assert sorted(learnt) == list(range(steps * WANTED)), "none twice, none lost, none starved"
     for step, batch in enumerate(batches):
@@ -63,7 +64,7 @@ def test_groups_play_while_the_learner_updates():
         assert batch.sampling["staleness/mean"] == 1
         await stream.close()
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def test_a_slow_group_is_passed_over_while_it_has_time():
@@ -90,7 +91,7 @@ def test_a_slow_group_is_passed_over_while_it_has_time():
         assert numbers((await third).kept) == [0, 7, 8]
         await stream.close()
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def test_stragglers_are_dropped_where_that_is_asked_for_and_counted_by_length():
@@ -105,7 +106,7 @@ def test_stragglers_are_dropped_where_that_is_asked_for_and_counted_by_length():
         await stream.close()
         return batches
 
-    batches = asyncio.run(run())
+    batches = run_cleanly(run())
     assert 1 not in [number for batch in batches for number in numbers(batch.kept)]
     assert [batch.sampling["staleness/dropped_groups"] for batch in batches] == [0, 0, 0, 0, 1]
     assert numbers(batches[-1].groups)[-1] == 1, "what was sampled is in the record"
@@ -135,7 +136,7 @@ def test_a_filter_refills_from_what_is_under_way():
         await stream.close()
         return batch
 
-    batch = asyncio.run(run())
+    batch = run_cleanly(run())
     assert numbers(batch.kept) == [0, 3, 6]
     assert numbers(batch.groups) == list(range(9)), "each of them once"
     assert (batch.refills, batch.metrics()["filter/refills"]) == (2, 2.0)
@@ -149,7 +150,7 @@ def test_refills_leave_no_group_too_old():
         await stream.close()
         return batches
 
-    batches = asyncio.run(run())
+    batches = run_cleanly(run())
     seen = [number for batch in batches for number in numbers(batch.groups)]
     assert len(set(seen)) == len(seen)
     for step, batch in enumerate(batches):
@@ -176,8 +177,8 @@ def test_nothing_is_lost_when_a_run_is_killed_and_resumed():
         await stream.close()
         return [n for batch in batches for n in numbers(batch.kept)], worker.begun
 
-    before, state, begun = asyncio.run(first())
-    after, begun_again = asyncio.run(second(state))
+    before, state, begun = run_cleanly(first())
+    after, begun_again = run_cleanly(second(state))
     assert sorted(before + after) == list(range(9 * WANTED))
     tasks = {number: task for number, _, task in begun}
     again = {number: task for number, _, task in begun_again}
@@ -186,7 +187,7 @@ def test_nothing_is_lost_when_a_run_is_killed_and_resumed():
     assert all(tasks[number] == again[number] for number in both)
     assert all(version >= 4 for _, version, _ in begun_again), "by the weights that the run has then"
     straight = Player()
-    asyncio.run(train(stream_of(straight, staleness=2, steps=9), 9))
+    run_cleanly(train(stream_of(straight, staleness=2, steps=9), 9))
     assert tasks | again == {number: task for number, _, task in straight.begun}, "those of a run that never stopped"
 
 
@@ -217,7 +218,7 @@ def test_after_a_rollback_what_was_sampled_is_dropped_and_what_was_playing_begin
         assert batch.sampling["staleness/max"] == 0, "played by the weights of the checkpoint"
         await stream.close()
 
-    asyncio.run(run())
+    run_cleanly(run())
 
 
 def test_the_last_steps_begin_no_more_than_they_learn_from():
@@ -229,7 +230,7 @@ def test_the_last_steps_begin_no_more_than_they_learn_from():
         assert not stream.active
         await stream.close()
 
-    asyncio.run(run())
+    run_cleanly(run())
     assert [number for number, _, _ in worker.begun] == list(range(4 * WANTED))
 
 
@@ -248,7 +249,7 @@ def test_a_mistake_ends_the_run_though_its_group_is_not_due():
             await stream.close()
 
     with pytest.raises(RunError, match="no such level"):
-        asyncio.run(run())
+        run_cleanly(run())
 
 
 def test_failed_episodes_are_counted_against_a_step():
@@ -264,7 +265,7 @@ def test_failed_episodes_are_counted_against_a_step():
             await stream.close()
 
     with pytest.raises(EnvError, match="4 of 6 episodes failed"):
-        asyncio.run(run())
+        run_cleanly(run())
 
 
 def test_the_age_of_every_token_counts():

@@ -79,12 +79,13 @@ def begin(fleet, *indices):
 
 
 def run_cleanly(coroutine, loop_factory=None):
-    """What it returns; nothing may have failed in a callback, which asyncio would only log."""
+    """What it returns, in time; nothing may have failed in a callback, which asyncio would only log."""
     failures = []
 
     async def watched():
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
-        return await coroutine
+        async with asyncio.timeout(20):
+            return await coroutine
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         result = runner.run(watched())
