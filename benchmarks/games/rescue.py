@@ -14,19 +14,19 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.credit.report import Runs
-from benchmarks.games.trap import average_curve, draw_line
 from benchmarks.harness.jobs import Job, failures
 from benchmarks.harness.pool import run_jobs
 from benchmarks.harness.progress import make_progress
 from benchmarks.harness.results import estimate_mean, markdown_table
 from benchmarks.harness.training import read_column, training_job
 from turnwise.config import Config, load_config
-from turnwise.runs import Panel, draw_panels
+from turnwise.runs import Panel, Series, draw_panels
 
 MODES = ("monitor", "always", "auto")
 STEPS = 40
 LAST = 10
 """Steps at the end whose mean success is compared."""
+_TITLE = "Updates far too large on the Bandit"
 _TOO_LARGE = ("learner.optimizer.lr=1e-2", "learner.minibatches=4")
 _SMALL = (
     "credit.estimator=rloo",  # which learns the better arm, where GRPO's own bias would lead into the trap
@@ -86,6 +86,17 @@ def make_table(runs: Mapping[str, Runs]) -> str:
     return markdown_table(header, rows)
 
 
+def make_panels(runs: Mapping[str, Runs]) -> list[Panel]:
+    """One for each seed: the success of every step's samples, by mode."""
+    panels = []
+    for seed, of_seed in enumerate(zip(*runs.values(), strict=True)):
+        curves = [read_column(run, "train", "rollout/success") for run in of_seed]
+        steps = [float(step) for step in range(1, len(curves[0]) + 1)]
+        series = [Series(name=mode, x=steps, y=curve) for mode, curve in zip(runs, curves, strict=True)]
+        panels.append(Panel(title=f"seed {seed}", series=series))
+    return panels
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.games.rescue", description=(__doc__ or "").split("\n")[0]
@@ -104,14 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = {mode: [results[job.name] for job in each] for mode, each in jobs.items()}
     sys.stdout.write(f"{make_table(runs)}\n")
     if options.picture is not None:
-        panels = [
-            Panel(title=title, series=[draw_line(mode, average_curve(each, column)) for mode, each in runs.items()])
-            for title, column in (
-                ("success", "rollout/success"),
-                ("actions that cannot be parsed", "health/invalid_actions"),
-            )
-        ]
-        draw_panels(options.picture, panels, title="Updates far too large on the Bandit", x_label="step", y_label="")
+        draw_panels(options.picture, make_panels(runs), title=_TITLE, x_label="step", y_label="success")
     return 0
 
 

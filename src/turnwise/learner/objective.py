@@ -32,6 +32,7 @@ def policy_objective(
         "policy/surrogate_loss": corrected.detach(),
         "policy/entropy": scores.entropy.detach(),
         "policy/clip_fraction": surrogate.clipped.float(),
+        # Before this mini-batch's own update: with one update a step there is nothing to see yet.
         "policy/approx_kl": kl_estimate(old_logprob, scores.logprob.detach(), "k3"),
     }
     if inputs.reference_logprob is not None:

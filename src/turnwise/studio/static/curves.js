@@ -19,7 +19,7 @@ const KEY = [
   ["Sampled tokens per second", ["rollout/tokens_per_second"]],
 ];
 const COLOURS = 8;
-const ACTIONS = ["enable_starpo_s", "disable_starpo_s"];
+const ACTIONS = ["enable_starpo_s", "disable_starpo_s", "reduce_updates"];
 
 export async function curvesTab(body, id, query, about) {
   const state = { weight: Number(query.get("smooth") || 0), x: query.get("x") || "step", area: query.get("area") || "key",
