@@ -27,6 +27,7 @@ RANKS = 2
 class Way:
     """How a run is started, and what of the recipe it changes."""
 
+    title: str = ""
     settings: tuple[str, ...] = ()
     torchrun: bool = False
 
@@ -43,11 +44,11 @@ class Way:
 
 
 WAYS: Mapping[str, Way] = {
-    "local": Way(),
-    "asynchronous": Way(settings=("rollout.staleness=1",)),
-    "ray": Way(settings=("cluster.kind=ray",)),
-    "fsdp2": Way(settings=("learner.shard=true",), torchrun=True),
-    "vllm": Way(settings=("engine.kind=vllm",)),
+    "local": Way(title="local"),
+    "asynchronous": Way(title="asynchronous, staleness 1", settings=("rollout.staleness=1",)),
+    "ray": Way(title="Ray, two rollout workers", settings=("cluster.kind=ray",)),
+    "fsdp2": Way(title="FSDP2, two ranks", settings=("learner.shard=true",), torchrun=True),
+    "vllm": Way(title="vLLM", settings=("engine.kind=vllm",)),
 }
 
 
@@ -110,13 +111,26 @@ def measure(folder: Path) -> Learnt:
 
 
 def table(measured: Mapping[str, Learnt]) -> str:
-    lines = ["| | seed | before | then | last | sampled, step by step |", "|---|---|---|---|---|---|"]
+    """The first evaluation, any in between, and the last."""
+    lines = [
+        "| | command | seed | held-out success before | in between | at the end | sampled, step by step |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, found in measured.items():
         way, _, seed = name.partition("/seed-")
-        before, *middle, last = (f"{one[1]:.3f} [{one[2]:.3f}, {one[3]:.3f}]" for one in found.held_out)
-        sampled = " ".join(f"{share:.2f}".lstrip("0") for share in found.sampled)
-        lines.append(f"| `{WAYS[way].shown}` | {seed} | {before} | {', '.join(middle)} | {last} | {sampled} |")
+        before, *middle, last = (
+            f"{_short(success)} [{_short(low)}, {_short(high)}]" for _, success, low, high in found.held_out
+        )
+        sampled = " ".join(_short(share, 2) for share in found.sampled)
+        shown = f"| {WAYS[way].title} | `{WAYS[way].shown}` | {seed} | {before} | {', '.join(middle)} | {last} |"
+        lines.append(f"{shown} {sampled} |")
     return "\n".join(lines) + "\n"
+
+
+def _short(share: float, digits: int = 3) -> str:
+    """`.996`"""
+    shown = f"{share:.{digits}f}"
+    return shown.removeprefix("0") if share < 1 else shown
 
 
 if __name__ == "__main__":

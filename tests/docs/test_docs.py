@@ -38,7 +38,8 @@ def commands_of(page: Path) -> list[str]:
         (lines if line.startswith("    ") else prose).append(line.strip())
     shown = [line.partition("  #")[0].strip() for line in lines]
     named = [" ".join(code.split()) for code in INLINE.findall("\n".join(prose))]
-    found = [command for command in (*shown, *named) if re.match(r"turnwise [\w-]+ ?", command)]
+    started = (re.sub(r"^torchrun .*-m (-- )?(?=turnwise )", "", command) for command in (*shown, *named))
+    found = [command for command in started if re.match(r"turnwise [\w-]+ ?", command)]
     return list(dict.fromkeys(command for command in found if len(command.split()) > 2))
 
 

@@ -42,8 +42,9 @@ def test_ways_differ_in_their_own_settings_alone_and_start_from_one_model(tmp_pa
     assert len(asked) == 6, "and runs nothing twice"
     rows = capsys.readouterr().out.splitlines()[-5:]
     assert rows[0] == (
-        "| `turnwise train encyclopedia-grpo` | 0 | 0.000 [0.100, 1.000] |  | 0.500 [0.100, 1.000] | .25 |"
+        "| local | `turnwise train encyclopedia-grpo` | 0 | .000 [.100, 1.000] |  | .500 [.100, 1.000] | .25 |"
     )
-    assert rows[3].startswith("| `torchrun --standalone --nproc-per-node 2 -m -- turnwise train encyclopedia-grpo ")
+    torchrun = "torchrun --standalone --nproc-per-node 2 -m -- turnwise train encyclopedia-grpo learner.shard=true"
+    assert rows[3].startswith(f"| FSDP2, two ranks | `{torchrun}` | 0 |")
     results = json.loads((tmp_path / ways.RESULTS).read_text())
     assert results["fsdp2/seed-0"] == {"held_out": [[0, 0.0, 0.1, 1.0], [1, 0.5, 0.1, 1.0]], "sampled": [0.25]}
