@@ -1,10 +1,19 @@
 """A model that knows the words of the tiny game, so that runs which start from it learn in every step."""
 
+import signal
 from collections import Counter
 
 import pytest
 
 from tiny_runs import cold_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_are_heard():
+    """Under `nohup`, and in the background of a script, processes ignore these signals, and so would the runs here."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
