@@ -3,12 +3,13 @@
     python -m benchmarks.scale.ways local asynchronous ray fsdp2 --seeds 2
     python -m benchmarks.scale.ways vllm                     # in an environment with vLLM
 
-For each seed, one cold start of `encyclopedia-grpo`, and from its model one run of `turnwise train` for each way, which
-differ in nothing else. Prints held-out success and writes benchmarks/results/scale-ways.json, of all runs that are
+One cold start of `encyclopedia-grpo`, and from its model one run of `turnwise train` for each way and seed; ways differ
+in nothing else. Prints held-out success and writes benchmarks/results/scale-ways.json, of all runs that are
 finished under `--run`. Runs that are finished are not repeated: the command goes on where it ended.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -68,14 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, default=Path("runs/bench/ways"), help="where the runs are kept")
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args(arguments)
-    for seed in range(options.seeds):
-        for name in options.ways:
-            folder = options.run / f"seed-{seed}"
-            cold = folder / "cold"
-            train(Way(), cold, [RECIPE, f"seed={seed}", "steps=0"])
-            model = cold.resolve() / "checkpoints" / "step-000000" / "model"
-            start = [RECIPE, f"seed={seed}", "sft=null", f"model.name={model}"]
-            train(WAYS[name], folder / name, [*start, *WAYS[name].settings])
+    cold = options.run / "cold"
+    for seed, name in itertools.product(range(options.seeds), options.ways):
+        train(Way(), cold, [RECIPE, "steps=0"])
+        model = cold.resolve() / "checkpoints" / "step-000000" / "model"
+        start = [RECIPE, f"seed={seed}", "sft=null", f"model.name={model}"]
+        train(WAYS[name], options.run / f"seed-{seed}" / name, [*start, *WAYS[name].settings])
     measured = {
         f"{name}/seed-{folder.name.removeprefix('seed-')}": measure(folder / name)
         for name in WAYS

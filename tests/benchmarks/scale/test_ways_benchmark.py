@@ -34,7 +34,7 @@ def test_ways_differ_in_their_own_settings_alone_and_start_from_one_model(tmp_pa
     assert [name for name, _, _ in asked] == ["cold", "local", "asynchronous", "ray", "fsdp2", "vllm"]
     assert [module for _, module, _ in asked] == [*["turnwise"] * 4, "torch.distributed.run", "turnwise"]
     _, base, *others = (config.model_dump() for _, _, config in asked)
-    assert base["model"]["name"] == str(tmp_path / "runs/seed-0/cold/checkpoints/step-000000/model")
+    assert base["model"]["name"] == str(tmp_path / "runs/cold/checkpoints/step-000000/model")
     assert (base["sft"], base["steps"]) == (None, 8)
     changed = [{name for name in base if base[name] != other[name]} for other in others]
     assert changed == [{"rollout", "loss"}, {"cluster"}, {"learner"}, {"engine"}]
