@@ -38,7 +38,8 @@ EXCUSED = {
     r"python examples/support.py": "minutes: tests/newcomer/whole/support_learns.py runs it, at its full size",
     r"docker ": "needs a daemon of docker",
     r"turnwise export ": "the run that torchrun made; tests/training/test_checkpoint_format.py runs the command",
-    r"(CUDA_VISIBLE_DEVICES=\S+ )?ray start |turnwise train .*cluster[.=].*ray": "needs the ray package: make test-scale runs such clusters",
+    r"(CUDA_VISIBLE_DEVICES=\S+ )?ray start |turnwise train .*cluster[.=].*ray": "needs the ray package: "
+    "make test-scale runs such clusters",
     r"torchrun ": "tests/newcomer/test_row_09_torchrun.py runs it",
     r"(\S+/bin/)?pip install |python3? -m venv ": "make test-newcomer runs it: it installs packages",
     r"turnwise (check|train|eval) \S*.*\b(hotpot|hf://)": "the reader's copy of a public dataset",
