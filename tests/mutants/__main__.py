@@ -24,13 +24,16 @@ from rich.console import Console
 from tracing import choose_tests, trace
 from trial import (
     CANNOT_PATCH,
+    GRACE,
     PACKAGE,
     ROOT,
     Traced,
     Tree,
+    cpu_seconds,
     end,
     first_failure,
     import_tests,
+    is_stuck,
     preload,
     read_outcome,
     run_afresh,
@@ -73,7 +76,12 @@ class Running:
     patched: bool = True
     """Its child is patched; else it is a process of its own that imports the mutated file, and all else."""
     child: int = 0
-    limit: float = 0.0
+    most: float = 0.0
+    """Seconds that its tests may take."""
+    looked: float = 0.0
+    """When it is next looked at, if its tests are not over by then."""
+    used: float = 0.0
+    """The CPU time it had taken when it was last looked at."""
 
     @property
     def log(self) -> Path:
@@ -85,7 +93,14 @@ class Running:
                 return imported.patch(self.result.file, self.mutation)
             run_afresh(self.tree, self.rounds)
 
-        self.child, self.limit = try_mutant(self.tree, self.log, self.rounds, prepare)
+        self.child, self.most = try_mutant(self.tree, self.log, self.rounds, prepare)
+        self.looked, self.used = time.monotonic() + self.most, 0.0
+
+    def is_stuck(self) -> bool:
+        """Whether its tests wait or compute for ever; on a busy machine, those that are late may only be slow."""
+        before, self.used = self.used, cpu_seconds(self.child)
+        self.looked = time.monotonic() + GRACE
+        return is_stuck(before, self.used, most=self.most)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -237,7 +252,7 @@ def _finished(one: Running, imported: Imported) -> bool:
             one.start(imported)
             return False
         one.result.outcome = read_outcome(code, one.log)
-    elif time.monotonic() < one.limit:
+    elif time.monotonic() < one.looked or not one.is_stuck():
         return False
     else:
         end(one.child)

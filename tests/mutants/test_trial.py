@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from count import Draw, Result, fill_page, write_count
 from tracing import choose_tests
-from trial import ROOT, Alarm, Traced, first_failure, read_outcome
+from trial import ROOT, Alarm, Traced, cpu_seconds, end, first_failure, is_stuck, read_outcome
 
 PLACE = "src/turnwise/credit/gae.py:12"
 OTHER = "src/turnwise/credit/scan.py:9"
@@ -54,6 +55,32 @@ def test_a_test_that_never_ends_is_a_timeout_of_that_test(tmp_path):
     assert code == -signal.SIGPROF
     assert read_outcome(code, tmp_path / "log") == "timeout"
     assert first_failure(tmp_path / "log") == "tests/a.py::test_endless"
+
+
+def test_the_cpu_time_of_a_session_is_that_of_all_its_processes():
+    """A child that computes in a process of its own, and waits for it."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while time.process_time() < 0.3:
+                pass
+            os._exit(0)
+        os.wait()
+        time.sleep(60)
+    try:
+        deadline = time.monotonic() + 30
+        while cpu_seconds(child) < 0.2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert 0.2 <= cpu_seconds(child) < 5
+    finally:
+        end(child)
+
+
+def test_late_tests_are_stuck_if_they_hardly_compute_or_have_computed_too_long():
+    assert is_stuck(3.0, 3.5, most=100.0), "they wait for ever"
+    assert not is_stuck(3.0, 5.0, most=100.0), "the machine is busy"
+    assert is_stuck(90.0, 101.0, most=100.0), "they compute for ever"
 
 
 @pytest.mark.parametrize(

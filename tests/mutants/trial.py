@@ -15,7 +15,6 @@ import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,10 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "src/turnwise"
 TEST_GRACE, GRACE = 10.0, 60.0
-"""Seconds of CPU time that one test, and of the clock that all tests of a mutant, may take beyond a multiple of what
-they took before. An endless loop computes; a busy machine, on which all take long, does not make one of it."""
+"""Seconds of CPU time that one test, and that all tests of a mutant, may take beyond a multiple of what they took
+before. An endless loop computes; a busy machine, on which all take long, does not make one of it."""
+_IDLE = 1.0
+"""Seconds of CPU time; a mutant's tests that took less of it in as much time as their grace wait for ever."""
 _MULTIPLE = 5
 CANNOT_PATCH = 71
 _MEMORY = 12 * 2**30
@@ -141,11 +142,11 @@ def import_tests(tree: Tree, files: Sequence[Path], log: Path) -> None:
 def try_mutant(
     tree: Tree, log: Path, rounds: Sequence[Sequence[Traced]], prepare: Callable[[], bool]
 ) -> tuple[int, float]:
-    """Starts the tests, round after round until one fails; returns the child's id, and when it is out of time.
+    """Starts the tests, round after round until one fails; returns the child's id, and the seconds it may take.
 
     `prepare` puts the mutation into the child, or says that it cannot.
     """
-    limit = time.monotonic() + GRACE + _MULTIPLE * sum(test.seconds for tests in rounds for test in tests)
+    limit = GRACE + _MULTIPLE * sum(test.seconds for tests in rounds for test in tests)
 
     def work() -> int:
         return run_rounds(rounds) if prepare() else CANNOT_PATCH
@@ -181,6 +182,22 @@ class Alarm:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def cpu_seconds(session: int) -> float:
+    """The CPU time that the processes of a session have taken, those they have waited for included."""
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            fields = place.read_text().rpartition(")")[2].split()  # those after the name: state, parent, group, ...
+            if int(fields[3]) == session:
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def is_stuck(before: float, now: float, *, most: float) -> bool:
+    """Whether late tests have taken all the CPU time they may, or hardly any since they were last looked at."""
+    return now > most or now - before < _IDLE
 
 
 def end(child: int) -> None:
