@@ -42,7 +42,7 @@ def _train(learners):
     """Two supervised steps, then two updates with a state that is saved and loaded between them."""
     loaded = load_model(SETTINGS, seed=7, texts=lambda: ["a text", "another text"])
     learners.load_model(loaded, SETTINGS, seed=7)
-    learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=2)
+    learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=2, seed=0)
     metrics = [one for step in range(2) for one in learners.sft_step(Batch.of(GROUPS), step=step)]
     metrics += learners.finish_sft()
     learners.make_learner(**SPEC)
@@ -193,7 +193,7 @@ def test_every_update_is_published_to_the_model_that_is_sampled_from():
     for seed in (1, 2):
         learners.update(GROUPS, seed=seed)
     assert parallel.published == before + 2
-    learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=1)
+    learners.begin_sft(SFTSettings(optimizer=OPTIMIZER), total_steps=1, seed=0)
     learners.sft_step(Batch.of(GROUPS), step=0)
     learners.finish_sft()
     assert parallel.published == before + 3, "and so is what was learnt by imitation"

@@ -155,7 +155,9 @@ Places: TypeAlias = Sequence[tuple[str, Mutation]]
 
 
 def _survivors(places: Places, before: Draw) -> Places:
-    alive = [(one.file, one.function, one.diff) for one in before.results if one.outcome == "survived"]
+    """Those of a draw, and its timeouts, which a busy machine may have made."""
+    again = ("survived", "timeout")
+    alive = [(one.file, one.function, one.diff) for one in before.results if one.outcome in again]
     return [(path, one) for path, one in places if (path, one.function, one.diff((ROOT / path).read_text())) in alive]
 
 
@@ -176,7 +178,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--continue", dest="resume", action="store_true", help="try what is left of a draw that was stopped"
     )
     parser.add_argument("--report", action="store_true", help="write the page from the results at hand, trying nothing")
-    parser.add_argument("--again", action="store_true", help="try the last run's survivors alone, and count them anew")
+    parser.add_argument("--again", action="store_true", help="try the last run's survivors and timeouts alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further mutation is begun")
     parser.add_argument("--tests", type=Path, nargs="+", help="these test files alone, such as those just written")
     parser.add_argument("--page", type=Path, help="a page with mutants markers")

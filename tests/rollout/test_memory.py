@@ -232,5 +232,6 @@ def test_a_program_that_compacts_so_has_the_same_rows_and_is_counted():
 def test_a_summary_may_not_be_longer_than_a_turn():
     with pytest.raises(ValidationError, match="summary_tokens: 65 is more than turn_tokens=64 allows"):
         Limits(turn_tokens=64, compaction=summary(summary_tokens=65))
+    assert Limits(turn_tokens=64, compaction=summary(summary_tokens=64)).turn_tokens == 64, "a whole turn fits"
     assert CompactionSettings(kind="oldest").unread().keys() == {"keep_turns", "summary_tokens", "prompt"}
     assert CompactionSettings(kind="summary").unread().keys() == {"to"}

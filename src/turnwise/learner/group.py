@@ -273,7 +273,7 @@ class LearnerGroup:
         settings: SFTSettings,
         *,
         total_steps: int,
-        seed: int = 0,
+        seed: int,
         saved: Mapping[str, object] | None = None,
         shards: Path | None = None,
     ) -> None:

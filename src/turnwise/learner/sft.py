@@ -46,7 +46,7 @@ class SFTLearner:
         settings: SFTSettings,
         *,
         total_steps: int,
-        seed: int = 0,
+        seed: int,
         autocast: torch.dtype | None = None,
         parallel: Parallel = SINGLE,
     ) -> None:
