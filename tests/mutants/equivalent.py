@@ -2,5 +2,22 @@
 
 from collections.abc import Mapping
 
-REASONS: Mapping[tuple[str, str, str], str] = {}
+_FLEET = "src/turnwise/rollout/fleet.py"
+_DATA_PARALLEL = "src/turnwise/learner/parallel/data_parallel.py"
+_MIXTURE = "src/turnwise/rollout/mixture_sampler.py"
+
+REASONS: Mapping[tuple[str, str, str], str] = {
+    (_FLEET, "self.life = 0", "self.life = 1"): "lives are only compared with one another",
+    (_FLEET, "member.life += 1", "member.life += 2"): "lives are only compared with one another",
+    (
+        _DATA_PARALLEL,
+        "loads = [0] * world",
+        "loads = [1] * world",
+    ): "all ranks begin with the same load, whatever it is",
+    (
+        _MIXTURE,
+        "self._owed = dict.fromkeys(self._samplers, 0.0)",
+        "self._owed = dict.fromkeys(self._samplers, 1.0)",
+    ): "what environments are owed is only compared with one another",
+}
 """By file, the line as it is and the line as mutated."""

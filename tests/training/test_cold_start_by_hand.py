@@ -108,3 +108,11 @@ def test_its_checkpoints_are_removed_once_and_none_need_be_there(make, tmp_path)
     cold_start.remove_checkpoints()
     assert not (tmp_path / "checkpoints").exists()
     cold_start.remove_checkpoints()
+
+
+def test_checkpoints_that_are_broken_are_set_aside_when_it_goes_on(make, tmp_path):
+    run(make())
+    (tmp_path / "checkpoints/step-000002").mkdir()
+    (tmp_path / "checkpoints/step-000002/state.pt").write_bytes(b"torn")
+    assert make().resume()
+    assert [one.name for one in sorted((tmp_path / "checkpoints").glob("step-*"))] == ["step-000000"]
