@@ -1,6 +1,7 @@
 """What a run removes or closes when it is done with it, and what it leaves to its caller."""
 
-from unittest.mock import MagicMock
+import asyncio
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -46,8 +47,21 @@ def test_processes_of_an_environment_are_ended_unless_the_caller_began_them(work
     assert env.host.closed == closed
 
 
+@pytest.mark.parametrize("error", [None, ConfigError("a mistake")])
+def test_what_still_plays_is_ended_however_a_run_ends(error):
+    trainer = Trainer.__new__(Trainer)
+    trainer.rollouts, trainer._run = AsyncMock(), AsyncMock(side_effect=error)
+    if error is None:
+        asyncio.run(trainer.run())
+    else:
+        with pytest.raises(ConfigError, match="a mistake"):
+            asyncio.run(trainer.run())
+    trainer._run.assert_awaited_once()
+    trainer.rollouts.close.assert_awaited_once()
+
+
 @pytest.mark.parametrize(("step", "removed"), [(0, 1), (1, 0), (2, 0)])
-def test_checkpoints_of_the_cold_start_are_removed_when_training_has_its_first(step, removed, monkeypatch):
+def test_checkpoints_of_the_cold_start_are_removed_when_training_has_its_first(step, removed):
     trainer = Trainer.__new__(Trainer)
     for name in ("rollouts", "recorder", "controller", "config", "learners", "ledger", "checkpoints", "decision"):
         setattr(trainer, name, MagicMock())
