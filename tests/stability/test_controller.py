@@ -218,6 +218,11 @@ def test_a_checkpoint_whose_success_is_low_is_not_trusted_though_rewards_still_d
     low = replace(of_share(0.03), reward_std=0.3)
     decisions = go(control, [of_share(0.5), *[low] * 9])
     assert all(decision.keep_checkpoints == {0} for decision in decisions)
+    rare = Controller(StabilitySettings(mode="auto", monitor=QUICK), OWN)
+    one, none = of_share(0.03), of_share(0.0)
+    none = replace(none, reward_std=0.4, signal=replace(none.signal, varies_in_groups=True))
+    kept = go(rare, [one, *[one, none] * 6])[-1].keep_checkpoints
+    assert max(kept) > 0, "one success of 32 groups may be missing by chance"
     fine = Controller(StabilitySettings(mode="auto", monitor=QUICK), OWN)
     assert max(go(fine, [of_share(0.5), *[of_share(0.4)] * 9])[-1].keep_checkpoints) > 0
 

@@ -12,6 +12,8 @@ from turnwise.stability.signal import RewardSignal
 
 EXPONENT = 10.0
 """Chance withholds successes with a probability of e to the minus this."""
+SUSPICION = 3.0
+"""The same for a step whose checkpoint is not trusted: one in twenty."""
 KEPT = 0.5
 """Success and the deviation of rewards below this share of their levels so far count as lost."""
 GRACE = 8
@@ -36,8 +38,13 @@ class LostSuccess:
 
     @property
     def suspected(self) -> bool:
-        """Success was low in the last step, by chance or not, and however rewards differed."""
-        return self._lost_steps > 0
+        """Success is low in the newest steps, hardly by chance, however rewards differ."""
+        return self._exponent >= SUSPICION
+
+    @property
+    def _exponent(self) -> float:
+        expected = self._successes / self._groups * self._lost_groups if self._groups else 0.0
+        return _poisson_exponent(self._lost_successes, expected)
 
     def add(self, signal: RewardSignal, reward_std: float) -> dict[str, tuple[float, float]]:
         if signal.success is None or not signal.group_size:
@@ -56,8 +63,8 @@ class LostSuccess:
         may_recover = reward_std > 0 and reward_std >= KEPT * self._deviation / self._groups
         if may_recover and self._lost_steps <= GRACE:
             return {}
-        exponent = _poisson_exponent(self._lost_successes, rate * self._lost_groups)
-        return {"success": (self._lost_successes / self._lost_groups, rate)} if exponent >= EXPONENT else {}
+        lost = self._exponent >= EXPONENT
+        return {"success": (self._lost_successes / self._lost_groups, rate)} if lost else {}
 
     def forget_recent(self) -> None:
         """After a change of algorithm settings: what came of those before does not count against it."""
@@ -95,7 +102,13 @@ class LostSignal:
 
     @property
     def suspected(self) -> bool:
-        return self._lost_groups > 0
+        """As `LostSuccess.suspected`."""
+        return self._expected >= SUSPICION
+
+    @property
+    def _expected(self) -> float:
+        """Groups that would have differed by now."""
+        return self._varying / self._groups * self._lost_groups if self._groups else 0.0
 
     def add(self, signal: RewardSignal, reward: float, zero_variance: float) -> dict[str, tuple[float, float]]:
         if not signal.group_size:
@@ -110,7 +123,7 @@ class LostSignal:
             self.forget_recent()
             return {}
         self._lost_groups += groups
-        if rate * self._lost_groups < EXPONENT:
+        if self._expected < EXPONENT:
             return {}
         return {"reward": (reward, level), "zero_variance": (zero_variance, 1 - rate)}
 
