@@ -62,8 +62,8 @@ def _join(
         source=str(data.get("source", "")),
         type=str(data.get("type", "")),
         supporting_ids=tuple(map(str, ids)) if isinstance(ids, list) else (),
-        before=before["success"],
-        after=after["success"],
+        before=before.get("success", 0.0),  # cut off, as by a full context, before there was an answer
+        after=after.get("success", 0.0),
         found_before=before.get("gold_recall") == 1.0,
         found_after=after.get("gold_recall") == 1.0,
     )

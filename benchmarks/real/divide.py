@@ -57,6 +57,14 @@ DIVISIONS: Final = {
         explained=True,
         passages=5,
     ),
+    "qwen-1.5b": Division(
+        real={"2wiki": 470, "hotpot": 190, "musique": 30},
+        written={"compositional": 1070, "inference": 180, "comparison": 770, "bridge_comparison": 600},
+        written_for_rl=1500,
+        in_both=(),
+        explained=True,
+        passages=5,
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.real.curve import Record, read_records
 
 PANELS = {
-    "exact match on dev": "evaluate/success",
+    "success on held-out tasks": "evaluate/success",
     "success of sampled episodes": "rollout/success",
     "std of rewards within groups": "health/reward_std",
     "entropy, nats a token": "health/token_entropy",

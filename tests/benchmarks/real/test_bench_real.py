@@ -80,7 +80,11 @@ def test_the_curve_of_a_run_is_read_from_its_metrics(tmp_path, capsys):
 def write_answers(file, solved):
     task = {"data": {"source": "2wiki", "type": "comparison", "supporting_ids": ["a", "b"]}}
     rows = [
-        {"task_id": f"q{place}", "task": json.dumps(task), "metrics": {"success": success, "gold_recall": 1.0}}
+        {
+            "task_id": f"q{place}",
+            "task": json.dumps(task),
+            "metrics": {"gold_recall": 1.0} | ({} if success is None else {"success": success}),
+        }
         for place, success in enumerate(solved)
     ]
     metrics = pa.map_(pa.string(), pa.float64())
@@ -102,6 +106,15 @@ def test_answers_are_compared_by_question_and_with_training_files(tmp_path, caps
     write_answers(after, [1.0])
     with pytest.raises(SystemExit, match="not of the same questions"):
         main(["answers", str(before), str(after)])
+
+
+def test_an_episode_that_was_cut_off_before_its_answer_has_not_answered(tmp_path, capsys):
+    before, after = tmp_path / "before.parquet", tmp_path / "after.parquet"
+    write_answers(before, [1.0, 0.0, None])
+    write_answers(after, [None, 1.0, 1.0])
+    assert main(["answers", str(before), str(after)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["paired"]["won"], found["paired"]["lost"]) == (2, 1)
 
 
 def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, capsys):

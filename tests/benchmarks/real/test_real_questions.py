@@ -83,3 +83,5 @@ def test_one_may_leave_comparisons_without_evidence_to_rl(corpus, capsys):
     assert main(["divide", str(folder), "--corpus", str(corpus), "--like", "qwen-500m"]) == 0
     names = {name: {entry["id"] for entry in read(folder / f"{name}.jsonl.gz")} for name in ("sft", "rl")}
     assert names == {"sft": {"t", "m"}, "rl": {"p", "m"}}
+    assert main(["divide", str(folder), "--corpus", str(corpus), "--like", "qwen-1.5b"]) == 0
+    assert {entry["id"] for entry in read(folder / "rl.jsonl.gz")} == {"p"}, "nothing that was demonstrated"
