@@ -110,7 +110,10 @@ def test_a_process_that_is_forked_off_starts_a_child_of_its_own(calls):
     assert not is_running(other)
 
 
-def test_a_child_follows_a_trainer_that_is_killed():
+@pytest.mark.parametrize(
+    "meanwhile", ["import time; time.sleep(1000)", "child.call('sleep', 0.5)"], ids=["idle", "busy"]
+)
+def test_a_child_follows_a_trainer_that_is_killed_without_a_word(meanwhile):
     import signal
     import subprocess
     import sys
@@ -119,11 +122,14 @@ def test_a_child_follows_a_trainer_that_is_killed():
         "from turnwise.envs.adapters.child import Children\n"
         "child = Children('fake_worlds:Calls', {}).assign()\n"
         "print(child.call('pid'), flush=True)\n"
-        "import time; time.sleep(1000)\n"
+        f"{meanwhile}\n"
     )
     path = os.pathsep.join((os.environ["PYTHONPATH"], *filter(None, map(str, sys.path))))
     trainer = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
     )
     pid = int(trainer.stdout.readline())
     trainer.send_signal(signal.SIGKILL)
@@ -132,6 +138,7 @@ def test_a_child_follows_a_trainer_that_is_killed():
     while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    assert trainer.stderr.read() == b""
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra():

@@ -41,7 +41,10 @@ def main() -> None:
         faulthandler.dump_traceback_later(float(seconds) + _GRACE, exit=True)
         reply = _answer(getattr(made[0], method), *args)
         faulthandler.cancel_dump_traceback_later()
-        connection.send_bytes(reply)
+        try:
+            connection.send_bytes(reply)
+        except OSError:  # the trainer is gone, as above
+            break
     os._exit(0)  # no thread of the package may keep it
 
 
