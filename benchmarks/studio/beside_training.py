@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -25,7 +25,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.studio.__main__ import Server, find_id, serving
-from benchmarks.studio.windows import Step, Window, compare, read_steps
+from benchmarks.studio.windows import Step, Window, compare, mean_in, read_steps
 
 _RECIPE: Final = (
     "games-bandit",
@@ -59,7 +59,11 @@ class Browser:
     @property
     def cpu(self) -> float:
         """Seconds that its processes have computed; those of a tab that was closed are gone, so take differences."""
-        return sum(sum(one.cpu_times()[:2]) for one in [self._process, *self._process.children(recursive=True)])
+        seconds = 0.0
+        for one in [self._process, *self._process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # of a tab that closes just now
+                seconds += sum(one.cpu_times()[:2])
+        return seconds
 
     def _ask(self, path: str, method: str) -> bytes:
         with urllib.request.urlopen(
@@ -147,8 +151,21 @@ def main() -> None:
                     watch(server, browser, address, is_open=is_open, seconds=options.seconds) for is_open in order
                 )
                 pairs.append((first, second))
+                say(describe(number + 1, (first, second), read_steps(folder / _STEPS_FILE)))
         steps = read_steps(folder / _STEPS_FILE)
     report(pairs, steps, say)
+
+
+def describe(number: int, pair: tuple[Window, Window], steps: Sequence[Step]) -> str:
+    closed, opened = sorted(pair, key=lambda window: window.is_open)
+    cpu, clock = (
+        [mean_in(window, steps, of) for window in (closed, opened)]
+        for of in (lambda step: step.cpu, lambda step: step.seconds)
+    )
+    return (
+        f"pair {number}: CPU of a step {cpu[0]:.4f} s closed, {cpu[1]:.4f} s open; "
+        f"time of a step {clock[0]:.3f} s closed, {clock[1]:.3f} s open"
+    )
 
 
 def report(pairs: Sequence[tuple[Window, Window]], steps: Sequence[Step], say: Callable[[str], None]) -> None:
