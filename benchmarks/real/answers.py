@@ -15,8 +15,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from turnwise.evaluation.intervals import wilson_interval
+from turnwise.render import parse_text
+from turnwise.rewards import final_answer
+from turnwise.types import Message
 
 _DRAWS = 10_000
+_END = "<|im_end|>"
+"""How the models of these runs end a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,25 @@ def _read_episodes(file: Path) -> dict[str, tuple[dict[str, object], dict[str, f
     """Each task's data and its episode's metrics."""
     rows = pq.read_table(file, columns=["task_id", "task", "metrics"]).to_pylist()
     return {row["task_id"]: (_data(json.loads(row["task"])), dict(row["metrics"])) for row in rows}
+
+
+def measure_habits(*files: Path) -> dict[str, dict[str, float]]:
+    """How episodes search and end, by file: the share that repeats a query, and the share without an answer."""
+    found = {}
+    for file in files:
+        episodes = [row["turns"] for row in pq.read_table(file, columns=["turns"]).to_pylist()]
+        replies = [[parse_text(turn["action_text"].removesuffix(_END)) for turn in turns] for turns in episodes]
+        queries = [[call.arguments for reply in episode for call in reply.tool_calls] for episode in replies]
+        found[file.name] = {
+            "episodes": len(episodes),
+            "repeated_a_query": _share(sum(len(set(asked)) < len(asked) for asked in queries), len(episodes)),
+            "without_an_answer": _share(sum(not _answers(episode) for episode in replies), len(episodes)),
+        }
+    return found
+
+
+def _answers(replies: Sequence[Message]) -> bool:
+    return bool(replies) and not replies[-1].tool_calls and final_answer(replies[-1].content) is not None
 
 
 def _data(task: dict[str, object]) -> dict[str, object]:

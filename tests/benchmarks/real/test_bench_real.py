@@ -117,6 +117,24 @@ def test_an_episode_that_was_cut_off_before_its_answer_has_not_answered(tmp_path
     assert (found["paired"]["won"], found["paired"]["lost"]) == (2, 1)
 
 
+def test_habits_are_queries_asked_again_and_ends_without_an_answer(tmp_path, capsys):
+    def search(query):
+        return f'<tool_call>\n{{"name": "search", "arguments": {{"query": "{query}"}}}}\n</tool_call><|im_end|>'
+
+    answer = "So it is. <answer> Vardo </answer><|im_end|>"
+    episodes = [
+        [search("Lumen"), search("Ada"), answer],
+        [search("Lumen"), search("Lumen"), answer],
+        [search("Lumen"), search("Lumen"), search("Lumen")],
+        [search("Lumen"), "I do not know.<|im_end|>"],
+    ]
+    file = tmp_path / "evaluate-000020.parquet"
+    pq.write_table(pa.Table.from_pylist([{"turns": [{"action_text": text} for text in one]} for one in episodes]), file)
+    assert main(["habits", str(file)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {file.name: {"episodes": 4, "repeated_a_query": 0.5, "without_an_answer": 0.5}}
+
+
 def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, capsys):
     """Two episodes of one reply each: the first names both places truly, the second neither."""
     env = FrozenLake(size=4, slippery=True, test_tasks=512)
