@@ -20,8 +20,11 @@ def nodes():
     import ray
     from ray.cluster_utils import Cluster
 
+    from turnwise.cluster.ray.session import _own_signals
+
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    ray.init(address=cluster.address, log_to_driver=False)
+    with _own_signals():  # else Ray's handler of SIGTERM stays, and later tests are ended by what they send themselves
+        ray.init(address=cluster.address, log_to_driver=False)
     try:
         yield lambda **given: cluster.add_node(**{"num_cpus": 1, **given}), cluster
     finally:
