@@ -22,12 +22,12 @@ def nodes():
 
     from turnwise.cluster.ray.session import _own_signals
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     with _own_signals():  # else Ray's handler of SIGTERM stays, and later tests are ended by what they send themselves
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         ray.init(address=cluster.address, log_to_driver=False)
-    try:
-        yield lambda **given: cluster.add_node(**{"num_cpus": 1, **given}), cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        sys.stdout.flush()
+        try:
+            yield lambda **given: cluster.add_node(**{"num_cpus": 1, **given}), cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+            sys.stdout.flush()
