@@ -18,7 +18,7 @@ _GROUPS = {
     "Search in documents of your own": ("multihop", "search"),
     "Games: StarPO and StarPO-S": ("starpo",),
     "Conversations longer than their context": ("memory",),
-    "Environments of others, and several in one run": ("reasoning", "textarena", "mixture"),
+    "Environments of others, and several in one run": ("reasoning", "textarena", "textworld", "mixture"),
     "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games", "bench"),
 }
