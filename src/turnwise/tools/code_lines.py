@@ -1,6 +1,7 @@
 """Which line of the user's own code an error comes from, or a call hangs in: `support.py:41 in lookup`."""
 
 import asyncio
+import gc
 import sys
 import sysconfig
 import threading
@@ -15,6 +16,21 @@ Line: TypeAlias = tuple[FrameType, int]
 
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def frame_of_thread(thread_id: int) -> FrameType | None:
+    """What a thread runs now; None where there is no such thread.
+
+    Without the garbage collector: one that CPython 3.11 runs within `sys._current_frames` may yield to a thread that
+    starts another, and the two then wait for each other for ever (cpython issue 106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread_id)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def line_of_error(error: BaseException) -> str:
@@ -35,7 +51,7 @@ def line_of_error(error: BaseException) -> str:
 
 def line_of_thread(thread: threading.Thread) -> str:
     """Where a thread is now; empty where it is in no code of the user's."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = frame_of_thread(thread.ident or 0)
     return _own_line(_stack(frame))
 
 

@@ -9,14 +9,13 @@ import contextlib
 import contextvars
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType
 from typing import TypeAlias, cast
 
-from turnwise.tools.code_lines import line_of_stack
+from turnwise.tools.code_lines import frame_of_thread, line_of_stack
 from turnwise.tools.repeats import warn_collapsed
 
 _logger = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ class _Loop:
             with contextlib.suppress(RuntimeError):  # it is closed by now
                 self._loop.call_soon_threadsafe(self._live)
             return
-        stack = sys._current_frames().get(self._thread_id)
+        stack = frame_of_thread(self._thread_id)
         frame, words = _find_foreign(stack)
         if frame is None or frame is not self._frame:
             self._frame, self._since, self._next_word = frame, time.monotonic(), _BLOCKED_AFTER
