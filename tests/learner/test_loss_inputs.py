@@ -172,3 +172,17 @@ def test_a_kl_penalty_in_the_reward_is_paid_on_every_credited_token(model, advan
     to_go = [float(penalty[t:][batch.trajectory[t:] == batch.trajectory[t]].sum()) for t in range(len(batch.ids))]
     expected = [-to_go[t] for t in batch.credited.nonzero().flatten().tolist()]
     assert inputs.advantage[batch.credited].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_kl_term_of_the_loss_is_no_part_of_the_reward(model):
+    policy = copy.deepcopy(model)
+    reference = Reference(policy)
+    with torch.no_grad():
+        policy.lm_head.weight += 0.3 * torch.randn(policy.lm_head.weight.shape, generator=torch.manual_seed(1))
+    credit = CreditSettings(estimator="dr-grpo")
+    kl = {"kl_coef": 0.5, "kl_estimator": "k1"}
+    _, alone, _ = _prepare(policy, credit=credit)
+    _, in_loss, _ = _prepare(policy, credit=credit, reference=reference, kl_in="loss", **kl)
+    _, in_reward, _ = _prepare(policy, credit=credit, reference=reference, kl_in="reward", **kl)
+    assert torch.equal(in_loss.advantage, alone.advantage)
+    assert not torch.equal(in_reward.advantage, alone.advantage), "where it is asked for there"

@@ -17,6 +17,8 @@ from equivalent import REASONS
 ROOMS = ("credit", "losses", "rollout", "learner", "training/trainer.py", "training/cold_start.py")
 CONTROL = "control"
 """The kind of a copy with no change."""
+_THEN = "; then "
+"""Between the machines of a draw."""
 _MARKS = re.compile(r"(<!-- mutants -->\n).*?(<!-- /mutants -->)", re.DOTALL)
 
 
@@ -69,7 +71,7 @@ class Draw:
             self.versions_again = versions
         else:
             # A draw that was stopped may be continued on another machine.
-            self.versions = versions if self.versions in ("", versions) else f"{self.versions}; then {versions}"
+            self.versions = f"{self.versions}{_THEN}{versions}" if self.versions else versions
             self.tests = tests
 
     def add(self, result: Result, *, again: bool) -> None:
@@ -112,10 +114,11 @@ def write_count(draw: Draw) -> str:
         lines.append(_row(room, [result for result in tried if room in ("all", result.room)]))
     alarms = sum(result.outcome != "survived" for result in controls)
     left = f" ({draw.drawn - len(tried)} more were drawn and not tried)" if len(tried) < draw.drawn else ""
+    machines = _THEN.join(dict.fromkeys(draw.versions.split(_THEN)))
     lines += [
         "",
         f"`{draw.command}`: {len(tried)} of {draw.possible} possible mutations{left}, {draw.tests} tests at hand.",
-        f"At first: {draw.versions}. Survivors again: {draw.versions_again or 'not yet'}.",
+        f"At first: {machines}. Survivors again: {draw.versions_again or 'not yet'}.",
         f"Of {len(controls)} copies without a change, tried in between, {alarms} counted as caught.",
     ]
     survivors = [result for result in tried if result.outcome == "survived"]

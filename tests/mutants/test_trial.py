@@ -154,8 +154,9 @@ def test_a_draw_that_is_continued_elsewhere_names_both_machines(monkeypatch):
     for python in ("3.11.7", "3.11.7", "3.12.3"):
         monkeypatch.setattr("platform.python_version", lambda python=python: python)
         draw.began(tests=3, again=False)
-    first, second = draw.versions.split("; then ")
-    assert first.startswith("python 3.11.7, torch ")
+    (line,) = [line for line in write_count(draw).splitlines() if line.startswith("At first: ")]
+    first, second = line.split("; then ")
+    assert first.startswith("At first: python 3.11.7, torch ")
     assert second.startswith("python 3.12.3, torch ")
 
 
