@@ -177,7 +177,7 @@ def _is_log(node: ast.AST) -> bool:
         isinstance(called, ast.Call)
         and isinstance(called.func, ast.Attribute)
         and isinstance(called.func.value, ast.Name)
-        and called.func.value.id in ("log", "logger")
+        and called.func.value.id in ("log", "logger", "_logger")
     )
 
 

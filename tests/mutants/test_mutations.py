@@ -42,6 +42,7 @@ def test_changes_of_a_line(line, expected):
         "raise ValueError(a + b)",
         "log.warning(a + b)",
         "logger.warning(a + b)",
+        "_logger.warning(a + b)",
         "class A(Settings):\n    x: int = Field(default=3, ge=1)\n    y: bool = True",
         "class A(Settings):\n    x: int = 1\nclass B(A, Other):\n    y: int = Field(default=8, ge=1)",
         "_GRACE = 30.0",
