@@ -249,6 +249,52 @@ def test_a_client_that_leaves_withdraws_its_request_and_a_retry_of_a_begun_one_i
     asyncio.run(main())
 
 
+def test_a_first_attempt_that_is_read_after_its_retry_is_no_second_turn_unless_its_client_stays():
+    """A busy server may read a request, whose client has timed out, after the retry that its client sent then."""
+    asked = body("x")
+
+    async def main():
+        async with episode() as (gateway, http, name, _):
+            url = f"{gateway.url}/sessions/{name}"
+
+            async def post(attempt):
+                headers = {"x-stainless-retry-count": str(attempt)}
+                return (await http.post(f"{url}/v1/chat/completions", json=asked, headers=headers)).json()["id"]
+
+            _, late = await asyncio.open_connection("127.0.0.1", httpx2.URL(url).port)
+            sent = json.dumps(asked, separators=(",", ":"), ensure_ascii=False).encode()
+            head = f"POST /sessions/{name}/v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-stainless-retry-count: 0\r\n"
+            late.write(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent[:-1])
+            await late.drain()
+            retried = await post(1)
+            late.write(sent[-1:])
+            await late.drain()
+            late.close()
+            await asyncio.sleep(0.3)
+            shown = (await http.get(url)).json()
+            assert (shown["requests"], shown.get("retries", 0)) == (1, 0)
+            assert await post(0) != retried, "the prompt is sampled a second time"
+            assert (await http.get(url)).json()["requests"] == 2
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_failure(caplog):
+    async def main():
+        async with episode() as (gateway, http, name, _):
+            for path in ("v1/chat/completions", "reward"):
+                _, gone = await asyncio.open_connection("127.0.0.1", httpx2.URL(gateway.url).port)
+                gone.write(f"POST /sessions/{name}/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{".encode())
+                await gone.drain()
+                await asyncio.sleep(0.05)
+                gone.close()
+            await asyncio.sleep(0.2)
+            assert (await http.get(f"{gateway.url}/sessions/{name}")).json() == {"session": name}
+
+    asyncio.run(main())
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize(
     ("path", "sent"),
     [

@@ -82,6 +82,20 @@ async def test_an_sdk_that_counts_its_attempts_decides_itself(session):
 
 
 @in_loop
+async def test_a_first_attempt_that_comes_after_its_retry_is_known(session):
+    late, retry = (identity(**{"x-stainless-retry-count": count}) for count in "01")
+    assert not session.is_overtaken(late)
+    exchange = session.ask(REQUEST, retry)
+    assert session.is_overtaken(late)
+    assert not session.is_overtaken(retry)
+    assert not session.is_overtaken(identity("y", **{"x-stainless-retry-count": "0"}))
+    assert not session.is_overtaken(identity()), "a client that does not count"
+    assert not session.is_overtaken(identity(**{"x-stainless-retry-count": "0", "idempotency-key": "k"}))
+    session.leave(exchange)
+    assert not session.is_overtaken(late), "withdrawn, so nothing stands in its place"
+
+
+@in_loop
 async def test_an_idempotency_key_decides_whatever_the_body(session):
     first = session.ask(REQUEST, identity(**{"idempotency-key": "k"}))
     assert session.ask(REQUEST, identity("y", **{"idempotency-key": "k"})) is first

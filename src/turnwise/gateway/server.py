@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -31,7 +31,7 @@ try:
     import uvicorn as uvicorn  # which `make_server` needs
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
 except ImportError as missing:
@@ -43,6 +43,8 @@ Begin: TypeAlias = Callable[[str], Session | None]
 _MAX_BYTES: Final = 64 * 2**20
 _READ_SECONDS: Final = 60.0
 _DRAIN_SECONDS: Final = 5
+_STAY_SECONDS: Final = 0.1
+"""For a connection's end, which its client sent before it sent a retry, to be read after the request itself."""
 _WIRES: Final[Mapping[str, Wire]] = {
     "chat/completions": OPENAI,
     "messages": ANTHROPIC,
@@ -140,8 +142,10 @@ class Gateway:
             if self._paused is not None:
                 raise GatewayError(ErrorKind.BUSY, "the weights are changing; try again", retry_after=self._paused)
             session = self._find(request)
-            exchange = session.ask(asked, Identity.of(request.url.path, body, request.headers))
-            answer = await _await(request, session, exchange)
+            identity = Identity.of(request.url.path, body, request.headers)
+            if session.is_overtaken(identity):
+                await _stays(request)
+            answer = await _await(request, session, session.ask(asked, identity))
         except GatewayError as error:
             return _json(wire.write_error(error), error.status, error.headers)
         except _ClientLeft:
@@ -162,6 +166,8 @@ class Gateway:
             act(self._find(request), data)
         except GatewayError as error:
             return _json(OPENAI.write_error(error), error.status, error.headers)
+        except _ClientLeft:
+            return Response(status_code=499)
         return _json({"ok": True})
 
     async def _show(self, request: Request) -> Response:
@@ -203,6 +209,14 @@ async def _await(request: Request, session: Session, exchange: Exchange) -> Answ
     raise _ClientLeft
 
 
+async def _stays(request: Request) -> None:
+    """Waits until a client that has closed its connection would have been seen to: then its request is none."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STAY_SECONDS):
+            await _disconnected(request)
+            raise _ClientLeft
+
+
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -217,6 +231,8 @@ async def _read_body(request: Request) -> bytes:
                 size += len(chunk)
                 if size > _MAX_BYTES:
                     raise GatewayError(ErrorKind.TOO_LARGE, f"the request has more than {_MAX_BYTES} bytes")
+    except ClientDisconnect:
+        raise _ClientLeft from None
     except TimeoutError:
         raise GatewayError(ErrorKind.INVALID, f"the request was incomplete after {_READ_SECONDS:g} seconds") from None
     return b"".join(chunks)

@@ -135,6 +135,16 @@ class Session:
             self._put(exchange)
             return exchange
 
+    def is_overtaken(self, identity: Identity) -> bool:
+        """Whether a first attempt comes after a retry with its body: the same request's, if its client has left."""
+        if identity.attempt != 0 or identity.key is not None:
+            return False
+        with self._lock:
+            return any(
+                earlier.identity.attempt and earlier.identity.body == identity.body and earlier.reusable
+                for earlier in self._exchanges
+            )
+
     def leave(self, exchange: Exchange) -> None:
         """A client no longer waits: a request that has not begun and that no other attempt waits for is withdrawn."""
         with self._lock:

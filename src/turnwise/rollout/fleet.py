@@ -206,7 +206,8 @@ class Fleet:
             self._giving_up.cancel()
         for task in self._returning:
             task.cancel()
-        await asyncio.gather(*self._returning, return_exceptions=True)
+        if self._returning:  # a run that is stopped at once closes its fleet where no event loop is left to wait in
+            await asyncio.gather(*self._returning, return_exceptions=True)
 
     async def _place(self) -> "_Member":
         """A worker with a place, which is then taken."""
