@@ -5,13 +5,12 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stale_runs import ROLLOUT, STEPS, Paid, check_versions, groups_of, run_stale, stale_config
+from stale_runs import ROLLOUT, STEPS, Paid, check_versions, groups_of, roll_back_once, run_stale, stale_config
 from tiny_runs import Silent, model_folder, records
 from turnwise.errors import ConfigError, RunInterrupted
 from turnwise.learner.learner import Learner
@@ -19,8 +18,7 @@ from turnwise.ledger import Ledger
 from turnwise.losses.settings import STALE_TIS_CAP
 from turnwise.runs import read_metrics
 from turnwise.seeds import derive_seed
-from turnwise.stability.controller import Action
-from turnwise.training.trainer import Trainer, run_training
+from turnwise.training.trainer import run_training
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +87,7 @@ def test_a_signal_stops_a_run_and_nothing_is_lost_when_it_goes_on(tmp_path):
 
 
 def test_after_a_rollback_nothing_of_the_abandoned_weights_is_learnt_from(tmp_path, monkeypatch):
-    decide = Trainer._decide
-
-    def roll_back_once(self, step, *measured):
-        decision = decide(self, step, *measured)
-        action = Action(kind="enable_starpo_s", step=2, rollback_to=1) if step == 2 else None
-        return replace(decision, action=action, keep_checkpoints=frozenset({0, 1}))
-
-    monkeypatch.setattr(Trainer, "_decide", roll_back_once)
+    roll_back_once(monkeypatch)
     run = run_training(
         stale_config(steps=3, evaluate={"tasks": 2, "every": 0}), tmp_path / "run", env=Paid(), display=Silent()
     )

@@ -5,7 +5,7 @@ python -m stale_runs vllm FOLDER        a run in a process of its own, which an 
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from turnwise.engines.vllm.engine import VLLMEngine
 from turnwise.learner.learner import Learner
 from turnwise.runs import RunDirectory
 from turnwise.runs.store import read_trajectories
-from turnwise.training.trainer import run_training
+from turnwise.stability.controller import Action
+from turnwise.training.trainer import Trainer, run_training
 from turnwise.types import Group, Message, Step
 
 ROLLOUT = {"groups_per_step": 2, "group_size": 4, "turn_tokens": 24, "max_turns": 2, "staleness": 1}
@@ -67,6 +68,18 @@ def run_stale(folder: Path, *, kind: str = "local") -> RunDirectory:
         patch.setattr(Learner, "learn", learn_slowly)
         patch.setattr(decoder, name, decode_slowly)
         return run_training(stale_config(engine={"kind": kind}), folder, env=Paid(), display=Silent())
+
+
+def roll_back_once(patch: pytest.MonkeyPatch) -> None:
+    """Has a run go back to its first step after its second."""
+    decide = Trainer._decide
+
+    def decide_to(self, step, *measured):
+        decision = decide(self, step, *measured)
+        action = Action(kind="enable_starpo_s", step=2, rollback_to=1) if step == 2 else None
+        return replace(decision, action=action, keep_checkpoints=frozenset({0, 1}))
+
+    patch.setattr(Trainer, "_decide", decide_to)
 
 
 def groups_of(run: RunDirectory, step: int) -> list[Group]:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,15 +15,14 @@ import yaml
 from safetensors.torch import load_file
 from slow_game import SlowGame
 
-from stale_runs import check_versions, groups_of, stale_config
+from stale_runs import check_versions, groups_of, roll_back_once, stale_config
 from tiny_runs import SFT, Silent, records, same_weights, tiny_data, weights
 from turnwise.cli.main import main
 from turnwise.errors import RunInterrupted
 from turnwise.runs import RunDirectory
 from turnwise.seeds import derive_seed
-from turnwise.stability.controller import Action
 from turnwise.training.export import export_model
-from turnwise.training.trainer import Trainer, run_training
+from turnwise.training.trainer import run_training
 
 PATIENCE = 300.0
 """Seconds: processes of ours import torch, and a machine may be busy."""
@@ -159,14 +157,7 @@ def test_a_run_on_ray_that_samples_while_it_learns_loses_a_worker_and_no_episode
 
 
 def test_after_a_rollback_the_workers_play_what_was_under_way_anew(tmp_path, monkeypatch):
-    decide = Trainer._decide
-
-    def roll_back_once(self, step, *measured):
-        decision = decide(self, step, *measured)
-        action = Action(kind="enable_starpo_s", step=2, rollback_to=1) if step == 2 else None
-        return replace(decision, action=action, keep_checkpoints=frozenset({0, 1}))
-
-    monkeypatch.setattr(Trainer, "_decide", roll_back_once)
+    roll_back_once(monkeypatch)
     config = stale_config(
         env={"name": f"{SlowGame.__module__}:SlowGame", "args": {"seconds": 1.0}},
         steps=3,
