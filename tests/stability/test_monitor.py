@@ -83,8 +83,8 @@ def test_success_that_is_gone_is_an_alarm_before_the_monitor_is_calibrated():
     findings, monitor = watch(sampled(SOKOBAN))
     (alarm,) = [finding for finding in findings if finding.severity == "alarm"]
     assert (alarm.kind, alarm.step) == ("success_collapse", 10)
-    assert alarm.evidence == {"success": (0.0, pytest.approx(sum(SOKOBAN) / 7))}
-    assert alarm.sentence == "what the policy could do is lost (success 0, was 0.544)"
+    assert alarm.evidence == {"success": (pytest.approx(0.307 / 4), pytest.approx(sum(SOKOBAN[:5]) / 5))}
+    assert alarm.sentence == "what the policy could do is lost (success 0.0767, was 0.622)"
     assert monitor.alarmed
     assert monitor.collapsed
     assert not monitor.healthy
@@ -98,11 +98,12 @@ def test_the_success_of_the_first_step_which_the_cold_start_sampled_can_be_lost(
 
 def test_a_run_without_success_by_chance_or_with_rewards_that_still_differ_raises_no_alarm():
     assert alarms(sampled([0.0] * 20)) == [], "it never had any"
-    few = sampled([0.05, 0.05, 0.05, *[0.0] * 15], episodes=192)
+    few = sampled([*[0.05] * 20, *[0.0] * 20], episodes=192)
     lost = LostSuccess()
     found = [lost.add(health.signal, health.reward_std) for health in few]
-    assert next(step for step, evidence in enumerate(found, 1) if evidence) == 16, "10.4 of 13 steps' 208 groups"
-    assert found[15] == {"success": (0.0, pytest.approx(0.05))}
+    # 16 successes in 320 groups prove 16 - 4: 10.2 are missed in 17 steps of 16 groups.
+    assert next(step for step, evidence in enumerate(found, 1) if evidence) == 37
+    assert found[36] == {"success": (0.0, pytest.approx(0.05))}
     assert alarms(sampled([0.6, 0.6, 0.6, 0.0, 0.0, 0.0, 0.0], std=0.25)) == [], "by more than half of what they did"
     assert alarms(sampled([0.6, 0.6, 0.6, 0.0, 0.0, 0.0, 0.0], std=0.1)) == [6], "a penalty alone"
     assert alarms(sampled([0.6, 0.6, 0.6, *[0.0] * 12], std=0.25), calibration_steps=20) == [14], "eight steps of grace"
@@ -145,10 +146,37 @@ def test_success_need_not_be_gone_altogether_to_be_lost():
     assert (alarm.kind, alarm.step) == ("success_collapse", 7)
     assert alarm.evidence == {"success": (pytest.approx(0.03), pytest.approx(0.6))}
     third = [replace(health, reward_std=0.02) for health in sampled([0.2] * 6)]
-    # 19.2 - 6.4 + 6.4 ln(1/3) is 5.8 a step of 32 groups: enough after two.
-    assert alarms([*sampled([0.6] * 4), *third], calibration_steps=20) == [8]
+    # 76.8 successes of 128 groups prove 68: 17 - 6.4 + 6.4 ln(6.4/17) is 4.4 a step of 32 groups, enough after three.
+    assert alarms([*sampled([0.6] * 4), *third], calibration_steps=20) == [9]
     half = [replace(health, reward_std=0.02) for health in sampled([0.31] * 6)]
     assert alarms([*sampled([0.6] * 4), *half], calibration_steps=20) == []
+
+
+FALLING = [0.711, 0.648, 0.599, 0.443, 0.357, 0.284, 0.279, 0.273, 0.31, 0.268, 0.25, 0.263]
+"""Of an LLM that lost two thirds of its success by degrees, and whose rewards went on differing."""
+
+
+def test_a_fall_by_degrees_is_no_level():
+    curve = sampled([*FALLING, *[0.27] * 8])
+    (alarm,) = [one for one in watch(curve)[0] if one.severity == "alarm"]
+    assert (alarm.kind, alarm.step) == ("success_collapse", 16), "low from step 6 on, and eight steps of grace"
+    assert alarm.evidence["success"][1] == pytest.approx(sum(FALLING[:2]) / 2)
+    assert [watch(curve[:steps])[1].healthy for steps in (6, 7, 8, 16)] == [True, False, False, False]
+
+
+def test_the_luck_of_a_first_step_is_no_level():
+    curve = sampled([0.6, *[0.2] * 40], episodes=96)
+    lost = LostSuccess()
+    assert not any(lost.add(health.signal, health.reward_std) for health in curve)
+
+
+def test_the_level_of_an_older_checkpoint_is_the_mean_that_it_knew():
+    lost, later = LostSuccess(), LostSuccess()
+    for health in sampled([0.6] * 4):
+        lost.add(health.signal, health.reward_std)
+    older = {name: value for name, value in lost.state_dict().items() if not name.startswith("best")}
+    later.load_state_dict(older)
+    assert later.state_dict() == lost.state_dict()
 
 
 def test_success_that_is_gone_is_remembered_by_a_checkpoint_and_forgiven_after_a_restart():

@@ -29,6 +29,9 @@ class LostSuccess:
         self._successes = 0.0
         """In groups: a group of which half succeeds is half a success."""
         self._groups = 0.0
+        self._best_successes = 0.0
+        """Of the first steps, as many as prove the highest level: a fall by degrees must not become the level."""
+        self._best_groups = 0.0
         self._deviation = 0.0
         """Sum over these groups of the standard deviation of their rewards."""
         self._lost_steps = 0
@@ -43,18 +46,19 @@ class LostSuccess:
 
     @property
     def _exponent(self) -> float:
-        expected = self._successes / self._groups * self._lost_groups if self._groups else 0.0
-        return _poisson_exponent(self._lost_successes, expected)
+        proven = _proven_rate(self._best_successes, self._best_groups)
+        return _poisson_exponent(self._lost_successes, proven * self._lost_groups)
 
     def add(self, signal: RewardSignal, reward_std: float) -> dict[str, tuple[float, float]]:
         if signal.success is None or not signal.group_size:
             return {}
         groups = signal.episodes / signal.group_size
-        rate = self._successes / self._groups if self._groups else 0.0
+        rate = self._best_successes / self._best_groups if self._best_groups else 0.0
         if self._groups < MIN_GROUPS or signal.success >= KEPT * rate:
             self._successes += signal.success * groups
             self._groups += groups
             self._deviation += reward_std * groups
+            self._raise_level()
             self.forget_recent()
             return {}
         self._lost_steps += 1
@@ -66,6 +70,11 @@ class LostSuccess:
         lost = self._exponent >= EXPONENT
         return {"success": (self._lost_successes / self._lost_groups, rate)} if lost else {}
 
+    def _raise_level(self) -> None:
+        best = _proven_rate(self._best_successes, self._best_groups)
+        if self._groups >= MIN_GROUPS and _proven_rate(self._successes, self._groups) >= best:
+            self._best_successes, self._best_groups = self._successes, self._groups
+
     def forget_recent(self) -> None:
         """After a change of algorithm settings: what came of those before does not count against it."""
         self._lost_steps, self._lost_groups, self._lost_successes = 0, 0.0, 0.0
@@ -74,6 +83,8 @@ class LostSuccess:
         return {
             "successes": self._successes,
             "groups": self._groups,
+            "best_successes": self._best_successes,
+            "best_groups": self._best_groups,
             "deviation": self._deviation,
             "lost_steps": self._lost_steps,
             "lost_groups": self._lost_groups,
@@ -84,6 +95,8 @@ class LostSuccess:
         if "lost_steps" not in state:  # a checkpoint that is older than these counts: they begin anew
             return
         self._successes, self._groups, self._deviation = state["successes"], state["groups"], state["deviation"]
+        self._best_successes = state.get("best_successes", self._successes)  # a checkpoint may be older than these
+        self._best_groups = state.get("best_groups", self._groups)
         self._lost_steps, self._lost_groups = int(state["lost_steps"]), state["lost_groups"]
         self._lost_successes = state["lost_successes"]
 
@@ -144,6 +157,13 @@ class LostSignal:
         self._reward, self._lost_groups = state["reward"], state["lost_groups"]
 
 
+def _proven_rate(successes: float, groups: float) -> float:
+    """One standard error below the mean of so many groups, so that the luck of a few is no level."""
+    return max(0.0, successes - math.sqrt(successes)) / groups if groups else 0.0
+
+
 def _poisson_exponent(seen: float, expected: float) -> float:
     """Of the probability that so few are seen, by Chernoff's bound: 10 expected and none seen are 10."""
+    if seen >= expected:
+        return 0.0
     return expected - seen + (seen * math.log(seen / expected) if seen else 0.0)
