@@ -21,12 +21,13 @@ from turnwise.learner.forward_runner import ForwardRunner, Packing, compiles_who
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Learner
 from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error, needs_forward
-from turnwise.learner.optimizer import Optimizer
+from turnwise.learner.optimizer import Optimizer, OptimizerStep
 from turnwise.learner.parallel import SINGLE
 from turnwise.learner.parallel.base import SingleProcess
 from turnwise.learner.settings import LearnerSettings, OptimizerSettings, SFTSettings
 from turnwise.learner.sft import SFTLearner
 from turnwise.learner.skipping import mean_surprisal
+from turnwise.learner.step_metrics import summarise_steps
 from turnwise.ledger import Ledger
 from turnwise.losses.settings import LossSettings
 from turnwise.models.critic import Critic
@@ -417,3 +418,19 @@ def test_a_small_gradient_is_taken():
 
 def test_a_process_alone_is_the_first_of_one():
     assert (SINGLE.rank, SINGLE.world, SINGLE.is_main, SINGLE.agree(str)) == (0, 1, True, True)
+
+
+def test_the_metrics_of_an_update_are_means_over_its_sound_steps():
+    steps = [
+        ({"policy/loss": 1.0}, OptimizerStep(grad_norm=2.0, outcome="taken")),
+        ({"policy/loss": 4.0}, OptimizerStep(grad_norm=0.0, outcome="idle")),
+        ({"policy/loss": math.nan}, OptimizerStep(grad_norm=math.inf, outcome="skipped")),
+    ]
+    counts = {"policy/steps_taken": 1, "policy/steps_idle": 1, "policy/steps_skipped": 1}
+    assert summarise_steps("policy", steps) == {"policy/loss": 2.5, "policy/grad_norm": 1.0, **counts}
+    none = {"policy/steps_taken": 0, "policy/steps_idle": 0, "policy/steps_skipped": 1}
+    assert summarise_steps("policy", steps[2:]) == none
+
+
+def test_layers_are_run_once_unless_checkpointing_is_asked_for():
+    assert (runner().checkpointing, runner().offload, runner().packing) == (False, False, Packing.PADDED)
