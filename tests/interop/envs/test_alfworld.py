@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import random
+import subprocess
+import sys
 
 import pytest
 
@@ -72,6 +75,42 @@ def test_a_room_is_a_game_file_of_alfworld():
     for command in game["walkthrough"]:
         state, _, done = env.step(command)
     assert (done, state["won"]) == (True, True)
+
+
+ENGINE = """
+import json, sys
+from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+from textworld import EnvInfos
+from textworld.envs.pddl import PddlEnv
+
+game, commands = json.load(sys.stdin)
+env = AlfredDemangler(PddlEnv(EnvInfos(admissible_commands=True, policy_commands=True, won=True)))
+env.load(game)
+states = [env.reset(), *(env.step(command)[0] for command in commands)]
+print(json.dumps([[state.feedback, state.admissible_commands, state.policy_commands] for state in states]))
+"""
+
+
+def test_the_engine_says_the_same_where_our_copy_of_it_keeps_what_it_parsed():
+    """The engine as it was installed, in a process that imports nothing of ours, plays the same commands."""
+    served, rng = AlfWorldServer(goals=["cool"], receptacles=5, objects=5), random.Random(3)
+    game = json.loads(served.game_file(4))
+    kitchen = served.make({"seed": 4})
+    views, played = [served.start(kitchen)], []
+    for _ in range(16):
+        played.append(rng.choice(views[-1]["plan"][:1] * 4 + views[-1]["commands"]))
+        views.append(served.play(kitchen, played[-1]))
+        if views[-1]["done"]:
+            break
+    assert len({command.split()[0] for command in played}) >= 3, "various rules of its grammar were used"
+    given = json.dumps([game, played])
+    told = subprocess.run([sys.executable, "-c", ENGINE], input=given, capture_output=True, text=True, check=True)
+    first, *others = json.loads(told.stdout)
+    assert views[0]["text"] in first[0]
+    assert [one["text"] for one in views[1:]] == [text.strip() for text, _, _ in others]
+    for view, (_, commands, plan) in zip(views, [first, *others], strict=True):
+        assert view["commands"] == [one for one in commands if one != "help"]
+        assert view["plan"] == (plan or [])
 
 
 def test_an_unknown_goal_is_one_line():

@@ -17,6 +17,7 @@ import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
+from textworld.logic import Rule
 
 from turnwise.envs.adapters.worlds.alfworld_rooms import GOALS, Room, draw_room, write_problem
 from turnwise.envs.adapters.worlds.server import WorldServer
@@ -32,11 +33,21 @@ _POINTLESS = ("help",)
 """Commands that the engine lists and that tell nothing of the world."""
 
 
-# The engine translates a problem four times to begin a room, and parses its grammar for each command that it lists.
-# Both take longer than to play, and both are functions of their text: the child keeps what they returned.
+# The engine translates a problem four times to begin a room, and parses its grammar and the conditions in it for each
+# command that it lists. That takes longer than to play, and is a function of its text: the child keeps what it returned.
 fast_downward.pddl2sas = lru_cache(maxsize=2 * _KEPT_ROOMS)(fast_downward.pddl2sas)
 _parse = lru_cache(maxsize=_KEPT_TEXTS)(textgen._parse_and_convert)
 textgen._parse_and_convert = lambda *args, **options: copy.deepcopy(_parse(*args, **options))
+Rule.parse_conjunctive_query = lru_cache(maxsize=_KEPT_TEXTS)(Rule.parse_conjunctive_query)
+
+
+def _copy_context(context: Mapping[str, object]) -> dict[str, object]:
+    """As the engine's own, which also copies the things that are named; deriving a text changes none of them."""
+    named = {name: dict(cast(Mapping[str, object], context[name])) for name in ("variables", "mapping")}
+    return {**context, **named}
+
+
+textgen.copy_context = _copy_context
 
 
 class State(Protocol):
