@@ -8,6 +8,7 @@ python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corp
 python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
 python -m benchmarks.real sokoban runs/sokoban/trajectories/evaluate-000000.parquet
+python -m benchmarks.real alfworld runs/alfworld/trajectories/evaluate-000000.parquet
 python -m benchmarks.real plot runs/auto runs/monitor --to curves.svg
 python -m benchmarks.real host runs/rl --own-time
 """
@@ -60,6 +61,8 @@ def _make_parser() -> argparse.ArgumentParser:
     plot.add_argument("--to", type=Path, required=True, metavar="FILE", help="where the SVG goes")
     sokoban = commands.add_parser("sokoban", help="how true thoughts are, and success by the length of a solution")
     sokoban.add_argument("files", nargs="+", type=Path, help="as frozen-lake's")
+    rooms = commands.add_parser("alfworld", help="success by kind of goal, and how far episodes come")
+    rooms.add_argument("files", nargs="+", type=Path, help="as frozen-lake's")
     host = commands.add_parser("host", help="seconds of the host in a training step, its episodes played again")
     host.add_argument("run", type=Path, help="a run directory with trajectories/train-*.parquet")
     host.add_argument("--tokenizer", type=Path, help="a model's folder (default: the run's last checkpoint)")
@@ -86,6 +89,10 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.sokoban import check_levels
 
         return check_levels(*options.files)
+    if options.command == "alfworld":
+        from benchmarks.real.alfworld import measure_rooms
+
+        return measure_rooms(*options.files)
     if options.command == "host":
         from benchmarks.real.host import measure_host
 

@@ -34,7 +34,7 @@ _POINTLESS = ("help",)
 
 
 # The engine translates a problem four times to begin a room, and parses its grammar and the conditions in it for each
-# command that it lists. That takes longer than to play, and is a function of its text: the child keeps what it returned.
+# command that it lists. That takes longer than to play, and is a function of its text: the child keeps the results.
 fast_downward.pddl2sas = lru_cache(maxsize=2 * _KEPT_ROOMS)(fast_downward.pddl2sas)
 _parse = lru_cache(maxsize=_KEPT_TEXTS)(textgen._parse_and_convert)
 textgen._parse_and_convert = lambda *args, **options: copy.deepcopy(_parse(*args, **options))
