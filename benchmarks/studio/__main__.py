@@ -3,17 +3,14 @@
 The server runs in a process of its own and is asked over HTTP, as a page asks it; each figure stands beside its bar.
 """
 
-import http.client
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +20,12 @@ from urllib.parse import quote
 from rich.console import Console
 
 from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
+from benchmarks.studio.page import following, key_curves
 from turnwise.runs.directory import RunDirectory
 
 Ask: TypeAlias = Callable[[str], dict[str, object]]
 
-_TOKEN: Final = "bench"
+TOKEN: Final = "bench"
 _RUNS: Final = 100
 _FOLLOWED_SECONDS: Final = 40.0
 _LARGE: Final = (
@@ -45,13 +43,13 @@ class Server:
     """`turnwise studio` in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "turnwise.cli", "studio", str(folder), "--port", "0", "--token", _TOKEN]
+        command = [sys.executable, "-m", "turnwise.cli", "studio", str(folder), "--port", "0", "--token", TOKEN]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().split(" at ")[1].partition("?")[0].strip().rstrip("/")
 
     def ask(self, path: str) -> dict[str, object]:
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {_TOKEN}"})
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(request, timeout=120) as answer:
             data: dict[str, object] = json.loads(answer.read())
         return data
@@ -64,9 +62,8 @@ class Server:
 
     @property
     def cpu(self) -> float:
-        """Seconds that it has computed."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds that it has computed, all its threads together, to the microsecond: clock_getcpuclockid(3)."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -154,39 +151,17 @@ def measure_many_runs(folder: Path, say: Callable[[str], None]) -> None:
 def measure_following(folder: Path, say: Callable[[str], None]) -> None:
     """What a page costs the machine that trains: it follows a run of 1,000 steps which writes one every second."""
     run = make_run(folder / "followed", trajectories=200, tokens=500)
-    write_metrics(run, steps=1000)
-    line = run.metrics.read_bytes().splitlines(keepends=True)[-2]
-    with serving(folder) as server:
-        name = find_id(server.ask, "followed")
-        series = "&".join(f"name={curve}" for curve in _CURVES)
-        events = threading.Thread(target=_listen, args=(server,), daemon=True)
-        events.start()
-        _refresh(server, name, series)
-        before, began, due = server.cpu, time.perf_counter(), 0.0
-        while (now := time.perf_counter() - began) < _FOLLOWED_SECONDS:
+    write_metrics(run, steps=1000, curves=key_curves())
+    line = run.metrics.read_bytes().splitlines(keepends=True)[-3]
+    with serving(folder) as server, following(server.url, TOKEN, find_id(server.ask, "followed")) as page:
+        before, began, asked = server.cpu, time.perf_counter(), page.refreshes
+        while time.perf_counter() - began < _FOLLOWED_SECONDS:
             with run.metrics.open("ab") as file:
                 file.write(line)
-            if now >= due:
-                took = _refresh(server, name, series)
-                due = time.perf_counter() - began + min(30.0, max(1.2, 60 * took))  # as `api.js` rests
             time.sleep(1)
-        share = (server.cpu - before) / (time.perf_counter() - began)
-    say(f"a page that follows a run that trains     {share:.1%} of one core               bar 1 % of training")
-
-
-def _refresh(server: Server, name: str, series: str) -> float:
-    began = time.perf_counter()
-    server.ask(f"/api/runs/{name}")
-    server.ask(f"/api/runs/{name}/series?{series}")
-    return time.perf_counter() - began
-
-
-def _listen(server: Server) -> None:
-    address = f"{server.url}/api/events"
-    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {_TOKEN}"})
-    with suppress(OSError, http.client.HTTPException), urllib.request.urlopen(request, timeout=120) as stream:
-        while stream.readline():
-            pass
+        seconds, asked = time.perf_counter() - began, page.refreshes - asked
+        share = (server.cpu - before) / seconds
+    say(f"a page that follows a run that trains     {share:.2%} of one core, {asked} requests  bar 1 % of training")
 
 
 def main() -> None:

@@ -1,9 +1,13 @@
 """Prints what an open page of the studio costs a run that trains: `python -m benchmarks.studio.beside_training`.
 
-One run trains all the time, at a learning rate so small that each step is the same work; beside it are `turnwise
-studio` and a browser, in which the page that follows the run is opened and closed in turn. Neighbouring windows make a
-pair. The CPU time of a step is what the page could change within the training process; its clock time is what a user
-would notice.
+One run trains all the time; beside it are `turnwise studio` and a page that follows the run, which is opened and closed
+in turn. Steps are alike: an untrained model that learns nothing writes as many tokens as it may, and checkpoints and
+evaluations are left out. The estimator is in `windows.py`.
+
+    --browser                in Chromium, rather than in a client that asks what the page asks (`page.py`)
+    --pairs 48 | --minutes 8   how long: so many pairs of a closed and an open window, or so many minutes in all
+    --save FILE              the windows as JSON, after every block
+    --join FILE...           measures nothing: the verdict of all these runs together
 """
 
 import argparse
@@ -18,43 +22,72 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 import psutil
 from rich.console import Console
 
-from benchmarks.studio.__main__ import Server, find_id, serving
-from benchmarks.studio.windows import Step, Window, compare, mean_in, read_steps
+from benchmarks.studio.__main__ import TOKEN, Server, find_id, serving
+from benchmarks.studio.page import Page
+from benchmarks.studio.windows import ORDER, Block, make_window, read_blocks, read_steps, report, save_blocks
 
 _RECIPE: Final = (
     "games-bandit",
-    "sft.demonstrations=320",
+    "sft=null",
     "steps=1000000",
     "learner.optimizer.lr=1e-12",
-    "checkpoint.every=20",
+    "checkpoint.every=1000000",
+    "evaluate.tasks=1",
 )
 _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
-_SETTLES: Final = 3.0
-"""Seconds after opening or closing that belong to no window: the page loads, once."""
+_SETTLES: Final = {True: 4.0, False: 1.0}
+"""Seconds after opening or closing that belong to no window: the page loads, once, and asks again seconds later."""
+_WARM_UP: Final = 5.0
 _STEPS_FILE: Final = "steps.jsonl"
 _PATIENCE: Final = 600.0
+
+
+class Viewer(Protocol):
+    """What opens and closes the page."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def cpu(self) -> float: ...
+
+
+class Client:
+    """The page without a browser."""
+
+    def __init__(self, server: Server, run_id: str) -> None:
+        self._make = lambda: Page(server.url, TOKEN, run_id)
+        self._page: Page | None = None
+
+    def open(self) -> None:
+        self._page = self._make()
+
+    def close(self) -> None:
+        if self._page is not None:
+            self._page.close()
+
+    @property
+    def cpu(self) -> float:
+        return time.process_time()
 
 
 class Browser:
     """Chromium, whose tabs are opened and closed over its debugger's HTTP."""
 
-    def __init__(self, process: psutil.Process, port: int) -> None:
-        self._process, self._address = process, f"http://127.0.0.1:{port}/json"
-        self._page: str | None = None
+    def __init__(self, process: psutil.Process, port: int, page: str) -> None:
+        self._process, self._address, self._page = process, f"http://127.0.0.1:{port}/json", page
+        self._tab = ""
 
-    def show(self, address: str | None) -> None:
-        """Has this page open and no other; None for no page."""
-        if self._page is not None:
-            self._ask(f"close/{self._page}", "GET")
-        self._page = (
-            None if address is None else str(json.loads(self._ask(f"new?{quote(address, safe='')}", "PUT"))["id"])
-        )
+    def open(self) -> None:
+        self._tab = str(json.loads(self._ask(f"new?{quote(self._page, safe='')}", "PUT"))["id"])
+
+    def close(self) -> None:
+        self._ask(f"close/{self._tab}", "GET")
 
     @property
     def cpu(self) -> float:
@@ -73,7 +106,11 @@ class Browser:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def viewing(server: Server, *, in_browser: bool) -> Iterator[Viewer]:
+    run_id = find_id(server.ask, "run")
+    if not in_browser:
+        yield Client(server, run_id)
+        return
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
@@ -83,7 +120,8 @@ def browsing() -> Iterator[Browser]:
         try:
             port = Path(profile) / "DevToolsActivePort"
             _wait_for(port)
-            yield Browser(psutil.Process(process.pid), int(port.read_text().split()[0]))
+            page = f"{server.url}/?token={TOKEN}#/run/{run_id}/curves"
+            yield Browser(psutil.Process(process.pid), int(port.read_text().split()[0]), page)
         finally:
             process.terminate()
             process.wait()
@@ -101,6 +139,7 @@ def training(folder: Path, overrides: Sequence[str]) -> Iterator[None]:
         _wait_for(folder / _STEPS_FILE, process)
         yield
         assert process.poll() is None, "training ended before its last window"
+        assert not psutil.Process(process.pid).children(), "the CPU of its processes is not measured"
     finally:
         process.kill()
         process.wait()
@@ -116,68 +155,67 @@ def _wait_for(file: Path, process: "subprocess.Popen[bytes] | None" = None) -> N
         time.sleep(0.1)
 
 
-def watch(server: Server, browser: Browser, address: str, *, is_open: bool, seconds: float) -> Window:
-    browser.show(address if is_open else None)
-    time.sleep(_SETTLES)
-    began, before = time.monotonic(), (server.cpu, browser.cpu)
-    time.sleep(seconds)
-    return Window(
-        is_open=is_open,
-        began=began,
-        ended=time.monotonic(),
-        server=server.cpu - before[0],
-        browser=browser.cpu - before[1],
+def measure_block(server: Server, viewer: Viewer, steps_file: Path, seconds: float) -> Block:
+    was_open, seen = False, []
+    for is_open in ORDER:
+        if is_open is not was_open:
+            (viewer.open if is_open else viewer.close)()
+            time.sleep(_SETTLES[is_open])
+        began, before = time.monotonic(), (server.cpu, viewer.cpu)
+        time.sleep(seconds)
+        seen.append((is_open, began, time.monotonic(), server.cpu - before[0], viewer.cpu - before[1]))
+        was_open = is_open
+    steps = read_steps(steps_file)
+    return tuple(
+        make_window(steps, began, ended, is_open=is_open, server=server_cpu, page=page_cpu)
+        for is_open, began, ended, server_cpu, page_cpu in seen
     )
+
+
+def measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[Block]:
+    started, blocks = time.monotonic(), list[Block]()
+    length = len(ORDER) * options.seconds + sum(_SETTLES.values())
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "runs"
+        with (
+            training(folder, options.overrides),
+            serving(folder) as server,
+            viewing(server, in_browser=options.browser) as viewer,
+        ):
+            time.sleep(_WARM_UP)
+            while not _is_over(options, len(blocks), time.monotonic() - started + length):
+                blocks.append(block := measure_block(server, viewer, folder / _STEPS_FILE, options.seconds))
+                cpu = ", ".join(f"{window.cpu:.4f}" for window in block)
+                say(f"block {len(blocks)}: CPU seconds of a step closed, open, open, closed: {cpu}")
+                if options.save:
+                    save_blocks(options.save, blocks)
+    return blocks
+
+
+def _is_over(options: argparse.Namespace, blocks: int, seconds: float) -> bool:
+    """Whether another block, after which so many seconds are gone, is too many; one is always measured."""
+    if options.minutes is not None:
+        return blocks > 0 and seconds > 60 * options.minutes
+    return 2 * blocks >= int(options.pairs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each window")
+    parser.add_argument("--pairs", type=int, default=48, help="of windows, two in a block")
+    parser.add_argument("--minutes", type=float, help="in all, in place of --pairs")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
+    parser.add_argument("--browser", action="store_true", help="Chromium rather than a client")
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("overrides", nargs="*", help="of the recipe games-bandit")
     options = parser.parse_args()
 
     def say(line: str) -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
-    pairs: list[tuple[Window, Window]] = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "runs"
-        with training(folder, options.overrides), serving(folder) as server, browsing() as browser:
-            address = f"{server.url}/?token=bench#/run/{find_id(server.ask, 'run')}/curves"
-            for number in range(options.pairs):
-                order = (False, True) if number % 2 else (True, False)
-                first, second = (
-                    watch(server, browser, address, is_open=is_open, seconds=options.seconds) for is_open in order
-                )
-                pairs.append((first, second))
-                say(describe(number + 1, (first, second), read_steps(folder / _STEPS_FILE)))
-        steps = read_steps(folder / _STEPS_FILE)
-    report(pairs, steps, say)
-
-
-def describe(number: int, pair: tuple[Window, Window], steps: Sequence[Step]) -> str:
-    closed, opened = sorted(pair, key=lambda window: window.is_open)
-    cpu, clock = (
-        [mean_in(window, steps, of) for window in (closed, opened)]
-        for of in (lambda step: step.cpu, lambda step: step.seconds)
+    report(
+        [block for file in options.join for block in read_blocks(file)] if options.join else measure(options, say), say
     )
-    return (
-        f"pair {number}: CPU of a step {cpu[0]:.4f} s closed, {cpu[1]:.4f} s open; "
-        f"time of a step {clock[0]:.3f} s closed, {clock[1]:.3f} s open"
-    )
-
-
-def report(pairs: Sequence[tuple[Window, Window]], steps: Sequence[Step], say: Callable[[str], None]) -> None:
-    windows = [window for pair in pairs for window in pair]
-    seconds = sum(window.ended - window.began for window in windows) / 2
-    say(f"{len(pairs)} pairs of windows of {seconds / len(pairs):.0f} s beside {len(steps)} steps of training")
-    say(f"CPU of a step with the page: {compare(pairs, steps, lambda step: step.cpu)}")
-    say(f"time of a step with the page: {compare(pairs, steps, lambda step: step.seconds)}")
-    for what, is_open in (("closed", False), ("open", True)):
-        seen = [window for window in windows if window.is_open is is_open]
-        server, browser = sum(one.server for one in seen) / seconds, sum(one.browser for one in seen) / seconds
-        say(f"page {what}: server {server:.2%} of a core, browser {browser:.2%}")
 
 
 if __name__ == "__main__":

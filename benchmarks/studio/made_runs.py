@@ -49,8 +49,8 @@ def make_run(path: Path, *, trajectories: int, tokens: int, per_step: int = 200,
     return run
 
 
-def write_metrics(run: RunDirectory, *, steps: int, names: int = 130) -> None:
-    """Metrics of so many steps, with as many names as a real run has."""
+def write_metrics(run: RunDirectory, *, steps: int, names: int = 130, curves: Sequence[str] = ()) -> None:
+    """Metrics of so many steps, with as many names as a real run has; `curves` are further ones."""
     rng = random.Random(0)
     with run.metrics.open("w", encoding="utf-8") as file:
         for step in range(1, steps + 1):
@@ -61,6 +61,7 @@ def write_metrics(run: RunDirectory, *, steps: int, names: int = 130) -> None:
                 "rollout/failed": float(step % 7 == 0),
             }
             record |= {f"made/metric_{name}": rng.random() for name in range(names)}
+            record |= {name: rng.random() for name in curves if not name.startswith("evaluate/")}
             record |= {
                 f"ledger/{name}_seconds": rng.random() for name in ("decode", "prefill", "update", "environment")
             }

@@ -1,19 +1,36 @@
-"""What a page costs a run, from windows of one run in which the page was open and closed in turn.
+"""What a page costs a run, from windows of one run in which the page was closed and open in turn.
 
-Invariant: a step counts for a window only if it began and ended within it, and each window is compared with its
-neighbour alone, so that neither a run that grows slower nor a machine that grows busier is taken for the page's cost.
+The estimator, and why. A virtual machine's noise is slow and has a heavy tail: the same steps take a tenth longer for
+seconds or minutes. So windows are short and come in blocks, closed open open closed: the contrast within a block knows
+neither the level nor a trend. Within a window it is the mean over steps: only some of them coincide with a request of
+the page, which a median would not see. Over blocks it is the mean without the lowest and the highest fifth: a hiccup
+of the machine is in some blocks, the page's cost in all. The interval is a bootstrap over blocks, of one run or more.
+
+The cost is what training computes more for a step, and all that the server computes meanwhile, as a share of training's
+CPU: what an open page takes from a machine that has no core to spare. A server without a page counts as cost, too.
+
+Invariant: a step counts for a window only if it began and ended within it, and windows are compared within their block
+alone.
 """
 
 import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from turnwise.training.callbacks import Callback
+
+ORDER: Final = (False, True, True, False)
+"""Whether the page is open, in the windows of a block."""
+_TRIMMED: Final = 0.2
+_DRAWS: Final = 10_000
+_BAR: Final = 0.01
 
 
 class Stopwatch(Callback):
@@ -42,18 +59,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A time in which the page was open, or closed, all the time; CPU seconds beside it."""
+    """A time in which the page was open, or closed, all the time: means over its steps, and CPU beside them."""
 
     is_open: bool
-    began: float
-    ended: float
-    server: float = 0.0
-    browser: float = 0.0
+    steps: int
+    cpu: float
+    """CPU seconds of a step."""
+    seconds: float
+    """Clock seconds of a step."""
+    server: float
+    """CPU seconds of the server, in a second."""
+    page: float
+    """The same of what shows the page."""
+
+
+Block: TypeAlias = tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How much more with the page than without: a share, and its 95 % interval over pairs of windows."""
+    """How much more with the page than without: a share, and its 95 % interval over blocks."""
 
     mean: float
     low: float
@@ -61,6 +86,14 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.mean:+.2%}, 95 % interval {self.low:+.2%} to {self.high:+.2%}"
+
+    @property
+    def verdict(self) -> str:
+        if self.high < _BAR:
+            return f"below {_BAR:.0%}"
+        return (
+            f"not below {_BAR:.0%}" if self.low >= _BAR else f"undecided at {_BAR:.0%}: measure longer, or --join runs"
+        )
 
 
 def read_steps(file: Path) -> list[Step]:
@@ -70,24 +103,83 @@ def read_steps(file: Path) -> list[Step]:
     ]
 
 
-def mean_in(window: Window, steps: Sequence[Step], of: Callable[[Step], float]) -> float:
-    """Of the steps within the window."""
-    within = [of(step) for step in steps if step.began >= window.began and step.ended <= window.ended]
+def make_window(
+    steps: Sequence[Step], began: float, ended: float, *, is_open: bool, server: float = 0.0, page: float = 0.0
+) -> Window:
+    """Of the steps between two times, in which server and page computed so many seconds."""
+    within = [step for step in steps if step.began >= began and step.ended <= ended]
     if not within:
-        raise SystemExit(f"no step of training fits into {window.ended - window.began:.0f} s: ask for longer windows")
-    return float(np.mean(within))
+        raise SystemExit(f"no step of training fits into {ended - began:.0f} s: ask for longer windows")
+    return Window(
+        is_open=is_open,
+        steps=len(within),
+        cpu=float(np.mean([step.cpu for step in within])),
+        seconds=float(np.mean([step.seconds for step in within])),
+        server=server / (ended - began),
+        page=page / (ended - began),
+    )
 
 
-def compare(pairs: Sequence[tuple[Window, Window]], steps: Sequence[Step], of: Callable[[Step], float]) -> Change:
-    """The mean over pairs of log ratios, open over closed; the interval by a bootstrap over pairs."""
-    ratios = np.array([_log_ratio(pair, steps, of) for pair in pairs])  # [pairs]
-    drawn = np.random.default_rng(0).integers(len(ratios), size=(10_000, len(ratios)))
-    low, high = np.expm1(np.percentile(ratios[drawn].mean(axis=1), [2.5, 97.5]))
-    return Change(mean=float(np.expm1(ratios.mean())), low=float(low), high=float(high))
+def cpu_change(block: Block) -> float:
+    """How much more training computes for a step with the page."""
+    return _change(block, lambda window: window.cpu)
 
 
-def _log_ratio(pair: tuple[Window, Window], steps: Sequence[Step], of: Callable[[Step], float]) -> float:
-    closed, opened = sorted(pair, key=lambda window: window.is_open)
-    assert opened.is_open
-    assert not closed.is_open
-    return float(np.log(mean_in(opened, steps, of) / mean_in(closed, steps, of)))
+def time_change(block: Block) -> float:
+    """How much longer a step takes with the page."""
+    return _change(block, lambda window: window.seconds)
+
+
+def server_share(block: Block) -> float:
+    """What the server computes while the page is open, as a share of what training computes without it."""
+    beside = np.mean([window.server * window.seconds for window in block if window.is_open])  # during a step
+    return float(beside / np.mean([window.cpu for window in block if not window.is_open]))
+
+
+def cost(block: Block) -> float:
+    """Of the page in all."""
+    return cpu_change(block) + server_share(block)
+
+
+def _change(block: Block, of: Callable[[Window], float]) -> float:
+    logs = {is_open: [np.log(of(one)) for one in block if one.is_open is is_open] for is_open in (True, False)}
+    return float(np.expm1(np.mean(logs[True]) - np.mean(logs[False])))
+
+
+def estimate(blocks: Sequence[Block], of: Callable[[Block], float]) -> Change:
+    """The trimmed mean over blocks, with a bootstrap over blocks."""
+    values = np.array([of(block) for block in blocks])  # [blocks]
+    drawn = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
+    low, high = np.percentile(_trimmed_mean(values[drawn]), [2.5, 97.5])
+    return Change(mean=float(_trimmed_mean(values[None])[0]), low=float(low), high=float(high))
+
+
+def _trimmed_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of each row, without its lowest and highest fifth; [draws, blocks] to [draws]."""
+    left_out = int(_TRIMMED * values.shape[1])
+    means: npt.NDArray[np.float64] = np.sort(values, axis=1)[:, left_out : values.shape[1] - left_out].mean(axis=1)
+    return means
+
+
+def save_blocks(file: Path, blocks: Sequence[Block]) -> None:
+    file.write_text(json.dumps({"blocks": [[asdict(window) for window in block] for block in blocks]}, indent=1))
+
+
+def read_blocks(file: Path) -> list[Block]:
+    return [tuple(Window(**window) for window in block) for block in json.loads(file.read_text())["blocks"]]
+
+
+def report(blocks: Sequence[Block], say: Callable[[str], None]) -> None:
+    windows = [window for block in blocks for window in block]
+    steps = sum(window.steps for window in windows)
+    say(f"{len(blocks)} blocks of {len(ORDER)} windows (closed, open, open, closed), {steps} steps of training")
+    say(f"CPU of a step with the page: {estimate(blocks, cpu_change)}")
+    longer = estimate(blocks, time_change)
+    say(f"time of a step with the page: {longer}: {longer.verdict}")
+    for what, is_open in (("closed", False), ("open", True)):
+        seen = [window for window in windows if window.is_open is is_open]
+        server, page = (float(np.mean([of(one) for one in seen])) for of in (lambda w: w.server, lambda w: w.page))
+        say(f"page {what}: server {server:.2%} of a core, page {page:.2%}")
+    say(f"server with the page, as a share of training's CPU: {estimate(blocks, server_share)}")
+    whole = estimate(blocks, cost)
+    say(f"cost of an open page: {whole}: {whole.verdict}")

@@ -17,12 +17,16 @@ cannot be read is named in `problems` beside what can.
 The interface, JSON over GET unless noted. A run is named by its id, `name-1a2b3c`, which its path decides, so that
 links last; a trajectory as everywhere, `train-12/3/1`: stage, step, group, member. Absent numbers are null.
 
-    /api/runs                        {runs: [{id, name, path, status, step, steps, best, best_step, last, environment,
-                                     estimator, age, spark, differs: {key: value}, problem}], differing: [key]}
+    /api/runs                        {runs: [{id, name, path, status, step, steps, episodes, best, best_step, last,
+                                     environment, estimator, age, spark, differs: {key: value}, problem}],
+                                     differing: [key]}
     /api/runs/ID                     {run, config, versions, metrics: [{name, stages}], findings: [{step, kind,
                                      severity, sentence, rollback_to}], checkpoints: [step],
                                      files: {stage: [step]}, problems}
-    /api/runs/ID/series?name=..&name=..   {series: [{name, stage, step: [], time: [], value: [], low: [], high: []}]}
+    /api/runs/ID/series?name=..&name=..&since=MARK   {series: [{name, stage, step: [], time: [], value: [], low: [],
+                                     high: []}], mark, whole, run, metrics, findings, problems}
+        since, the `mark` of an answer before: only what was written after it; `whole` where all of it must be told
+        again; metrics and findings where they changed
     /api/runs/ID/ledger              {accounts: [{name, colour, about}], bars: [{label, step, wall, seconds: {}}]}
     /api/runs/ID/health              {steps: [], rows: [{name, about, unit, values: [], total}],
                                      failures: [{kind, count, example}]}
@@ -37,7 +41,7 @@ links last; a trajectory as everywhere, `train-12/3/1`: stage, step, group, memb
     /api/runs/ID/compare?name=..     {trajectories: [...], differs: [{turn, part, place}]}: from the first
     /api/runs/ID/branch              POST {trajectory, from_turn, checkpoint, temperature, seed, edit_result, action}
                                      -> {branch}; then GET /api/branches/BRANCH: {state, line, error, trajectory}
-    /api/events?run=ID               server-sent events: `change` {id, metrics, trajectories, status}, `runs` {}
+    /api/events?run=ID               server-sent events: `change` {id}, `runs` {}
 
 An error is {error: "one line that tells what to do"} with its status.
 """

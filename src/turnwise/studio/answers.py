@@ -13,6 +13,7 @@ from turnwise.errors import RunError, TurnwiseError
 from turnwise.runs.files import read_json
 from turnwise.runs.findings import read_findings
 from turnwise.studio.branches import Branches, parse_branch
+from turnwise.studio.curves import Mark
 from turnwise.studio.episode import compare_episodes, find_episode, show_difference, show_episode
 from turnwise.studio.index import list_facets, list_failures, match_rows, parse_query, show_rows
 from turnwise.studio.library import Run
@@ -62,13 +63,32 @@ class Answers:
             "problems": list(dict.fromkeys(problems)),
         }
 
-    def series(self, run_id: str, names: Sequence[str]) -> dict[str, Json]:
+    def series(self, run_id: str, names: Sequence[str], since: str = "") -> dict[str, Json]:
+        """Curves and the run's line; to a page that gives the `mark` of its last answer, only what was written since.
+
+        Findings and the names of metrics are left out where they are what they were then: what a page that follows a
+        run costs must not grow with the run.
+        """
         run = self._shelf.library.find(run_id)
-        curves = self._shelf.curves.of(run)
+        curves, stamp, (had, had_stamp) = self._shelf.curves.of(run), _findings_stamp(run), _parse_mark(since)
         with curves.lock:
-            problems = curves.update()
-            found = [curves.series(name) for name in names[:_MOST_SERIES]]
-        return {"series": [one for one in found if one is not None], "problems": list(problems)}
+            problems, mark = curves.update(), curves.mark
+            if had is not None and had.reading != mark.reading:
+                had = None
+            places = None if had is None else curves.places_after(had)
+            found = [curves.series(name, places) for name in names[:_MOST_SERIES]]
+            metrics = curves.names() if had is None or had.names != mark.names else None
+        answer: dict[str, Json] = {
+            "mark": f"{mark.reading}.{mark.records}.{mark.names}.{stamp}",
+            "whole": had is None,
+            "series": [one for one in found if one is not None and (one["step"] or had is None)],
+            "run": self._shelf.describe(run),
+        }
+        if metrics is not None:
+            answer["metrics"] = metrics
+        if stamp != had_stamp:
+            answer["findings"] = _read_findings(run, problems)
+        return {**answer, "problems": list(problems)}
 
     def ledger(self, run_id: str) -> dict[str, Json]:
         curves = self._shelf.curves.of(self._shelf.library.find(run_id))
@@ -153,6 +173,22 @@ class Answers:
         places = [np.flatnonzero(alike & group)[:_SIBLINGS], np.flatnonzero(alike & ~group)[:_SIBLINGS]]
         siblings, same = (show_rows(columns, found.tolist(), "") for found in places)
         return {"siblings": siblings, "same_task": same}
+
+
+def _parse_mark(text: str) -> tuple[Mark | None, int | None]:
+    """What `series` gave as `mark`, and the stamp of the findings; None for what is no mark."""
+    try:
+        reading, records, names, stamp = map(int, text.split("."))
+    except ValueError:
+        return None, None
+    return Mark(reading=reading, records=max(0, records), names=names), stamp
+
+
+def _findings_stamp(run: Run) -> int:
+    try:
+        return run.findings.stat().st_mtime_ns
+    except (OSError, TurnwiseError):
+        return 0
 
 
 def _with_text(found: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> list[int]:

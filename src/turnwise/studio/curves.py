@@ -7,8 +7,10 @@ highest point, so that no spike is lost.
 import json
 import math
 import threading
+import time
 from array import array
-from collections.abc import Iterable, KeysView, Sequence
+from collections import Counter
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,13 +54,23 @@ class Stage:
         column.extend([math.nan] * (place - len(column)))
         return column
 
-    def column(self, name: str) -> list[float]:
-        """One value per record; NaN where it has none."""
-        column = self.columns.get(name, array("d"))
-        return [*column, *[math.nan] * (len(self) - len(column))]
+    def column(self, name: str, start: int = 0) -> list[float]:
+        """One value per record from a place on; NaN where it has none."""
+        known = self.columns.get(name, array("d"))[start:]
+        return [*known, *[math.nan] * (len(self) - start - len(known))]
 
     def total(self, name: str) -> float:
         return math.fsum(value for value in self.columns.get(name, ()) if math.isfinite(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How much of a run's metrics a page has: `Mark(reading=17, records=400, names=120)`."""
+
+    reading: int
+    """Another one whenever the file is read from its start: what a page has may be gone from it."""
+    records: int
+    names: int
 
 
 class Curves:
@@ -71,6 +83,7 @@ class Curves:
         """To be held while its columns are read."""
         self._bad_lines: list[int] = []
         self._lines = 0
+        self._reading = time.time_ns()
         self.stages: dict[str, Stage] = {}
         self.order: list[tuple[str, int]] = []
         """Every record in the order it was written: its stage and its place there."""
@@ -86,6 +99,7 @@ class Curves:
                 return [f"metrics.jsonl cannot be read: {error}"]
             if anew:
                 self.stages, self.order, self._bad_lines, self._lines = {}, [], [], 0
+                self._reading = time.time_ns()
             for line in lines:
                 self._lines += 1
                 self._add(line)
@@ -120,19 +134,33 @@ class Curves:
                     found.setdefault(name, []).append(stage)
         return [{"name": name, "stages": stages} for name, stages in sorted(found.items())]
 
-    def series(self, name: str) -> dict[str, Json] | None:
-        """One curve with its interval, where the metric has one; None where the run has no such metric."""
+    @property
+    def mark(self) -> Mark:
+        names = sum(len(stage.columns) for stage in self.stages.values())
+        return Mark(reading=self._reading, records=len(self.order), names=names)
+
+    def places_after(self, mark: Mark) -> dict[str, int]:
+        """By stage, the place of the first record that was read after a mark of this reading."""
+        added = Counter(stage for stage, _ in self.order[mark.records :])
+        return {name: len(stage) - added[name] for name, stage in self.stages.items()}
+
+    def series(self, name: str, places: Mapping[str, int] | None = None) -> dict[str, Json] | None:
+        """One curve with its interval, where the metric has one; None where the run has no such metric.
+
+        `places` says from which of a stage's records on; all by default.
+        """
         stage = next((one for one in sorted(self.stages, key=_rank) if name in self.stages[one].columns), None)
         if stage is None:
             return None
         records = self.stages[stage]
-        values = records.column(name)
+        start = 0 if places is None else places[stage]
+        values = records.column(name, start)
         kept = keep_extremes(values, _MOST_POINTS)
         drawn: dict[str, Json] = {"name": name, "stage": stage, "value": _nulls(values, kept)}
-        drawn |= {"step": _nulls(records.step, kept), "time": _nulls(records.time, kept)}
+        drawn |= {"step": _nulls(records.step[start:], kept), "time": _nulls(records.time[start:], kept)}
         for side in ("low", "high"):
             if f"{name}_{side}" in records.columns:
-                drawn[side] = _nulls(records.column(f"{name}_{side}"), kept)
+                drawn[side] = _nulls(records.column(f"{name}_{side}", start), kept)
         return drawn
 
 

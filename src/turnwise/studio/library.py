@@ -55,9 +55,12 @@ class Run:
     def trajectory_files(self, problems: list[str]) -> list[Path]:
         """Its trajectory files in the order they were written; those that lead elsewhere are named in `problems`."""
         found = []
+        folder = self.directory.trajectories
+        leads_out = not folder.resolve().is_relative_to(self.directory.path.resolve())
         for path in trajectory_files(self.directory):
             try:
-                found.append(self.confined(path))
+                # Of thousands of files nearly all are files, which lie where their folder does.
+                found.append(self.confined(path) if leads_out or path.is_symlink() else path)
             except RunError as error:
                 problems.append(str(error))
         return found

@@ -22,6 +22,7 @@ _QUIET_SECONDS: Final = 300.0
 """As in `turnwise runs`: a run that recorded nothing for this long counts as stopped."""
 _HEAD: Final = re.compile(rb'\{"step": (\d+), "stage": "(\w+)", "time": ([0-9.]+)')
 _REWARD: Final = re.compile(rb'"rollout/reward": (-?[0-9.eE+-]+)')
+_EPISODES: Final = re.compile(rb'"rollout/episodes": ([0-9.]+)')
 _TELLING: Final = ("seed", "model.name", "learner.optimizer.lr", "rollout.group_size")
 """Settings that are named first where runs differ in many."""
 _SPARK_POINTS: Final = 60
@@ -55,6 +56,7 @@ class _Seen:
     """What was read of a run's metrics."""
 
     step: int = 0
+    episodes: int = 0
     ended: bool = False
     scores: list[tuple[int, float]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -92,6 +94,7 @@ class RunScan:
             "status": self._status(age),
             "step": seen.step,
             "steps": steps if isinstance(steps, int) else None,
+            "episodes": seen.episodes,
             "best": best[1],
             "best_step": best[0],
             "last": seen.scores[-1][1] if seen.scores else None,
@@ -151,8 +154,11 @@ class RunScan:
         if stage in (b"train", b"end"):
             seen.step = max(seen.step, step)
             seen.ended = stage == b"end"
-        if stage == b"train" and (paid := _REWARD.search(line)):
-            seen.rewards.append(float(paid[1]))
+        if stage == b"train":
+            if paid := _REWARD.search(line):
+                seen.rewards.append(float(paid[1]))
+            if played := _EPISODES.search(line):
+                seen.episodes += round(float(played[1]))
         if stage == b"evaluate":
             score = _score(line)
             if score is None:

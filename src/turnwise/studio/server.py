@@ -61,7 +61,9 @@ def make_app(
     ]
     asked: Mapping[str, Callable[[Request], object]] = {
         "": lambda request: answers.run(_id(request)),
-        "/series": lambda request: answers.series(_id(request), request.query_params.getlist("name")),
+        "/series": lambda request: answers.series(
+            _id(request), request.query_params.getlist("name"), request.query_params.get("since", "")
+        ),
         "/ledger": lambda request: answers.ledger(_id(request)),
         "/health": lambda request: answers.health(_id(request)),
         "/trajectories": lambda request: answers.trajectories(_id(request), dict(request.query_params)),

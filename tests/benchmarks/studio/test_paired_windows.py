@@ -1,62 +1,116 @@
-"""A cost of 1 % is told from none in a run that drifts, by pairs of windows."""
+"""A cost of 1 % is told from none in a run that drifts and has hiccups, by blocks of windows."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks.studio.windows import Step, Stopwatch, Window, compare, mean_in, read_steps
+from benchmarks.studio import beside_training
+from benchmarks.studio.windows import (
+    ORDER,
+    Change,
+    Step,
+    Stopwatch,
+    Window,
+    cost,
+    cpu_change,
+    estimate,
+    make_window,
+    read_blocks,
+    read_steps,
+    report,
+    save_blocks,
+    server_share,
+    time_change,
+)
 
-WINDOW, PAIRS = 10.0, 30
+WINDOW, BLOCKS = 5.0, 40
 
 
-def windows_of(pairs: int) -> list[tuple[Window, Window]]:
-    found = []
-    for number in range(pairs):
-        order = (False, True) if number % 2 else (True, False)
-        starts = (2 * number * WINDOW, (2 * number + 1) * WINDOW)
-        first, second = (
-            Window(is_open=is_open, began=began, ended=began + WINDOW)
-            for is_open, began in zip(order, starts, strict=True)
-        )
-        found.append((first, second))
-    return found
+def made_steps(change, noise=0.02, hiccups=0.0):
+    """Steps of .2 s that grow slower by half over the run, and by `change` where the page is open.
 
-
-def made_steps(pairs: list[tuple[Window, Window]], cost: float, noise: float = 0.02) -> list[Step]:
-    """Steps of .2 s that grow slower by half over the run, and by `cost` where the page is open."""
+    A hiccup makes the steps of a window slower by half.
+    """
     rng = np.random.default_rng(0)
-    is_open = {int(window.began // WINDOW): window.is_open for pair in pairs for window in pair}
-    steps, clock, end = [], 0.0, 2 * len(pairs) * WINDOW
+    windows = len(ORDER) * BLOCKS
+    slow = 1 + 0.5 * (rng.random(windows + 1) < hiccups)
+    steps, clock, end = [], 0.0, windows * WINDOW
     while clock < end:
-        open_now = is_open[int(clock // WINDOW)]
-        seconds = 0.2 * (1 + 0.5 * clock / end) * (1 + cost * open_now) * (1 + noise * rng.standard_normal())
+        place = int(clock // WINDOW)
+        share = (1 + 0.5 * clock / end) * (1 + change * ORDER[place % len(ORDER)]) * slow[place]
+        seconds = 0.2 * share * (1 + noise * rng.standard_normal())
         steps.append(Step(began=clock, ended=clock + seconds, cpu=seconds))
         clock += seconds
     return steps
 
 
-@pytest.mark.parametrize("cost", [0.0, 0.01, 0.05])
-def test_a_cost_is_found_within_its_interval_though_the_run_drifts(cost):
-    pairs = windows_of(PAIRS)
-    change = compare(pairs, made_steps(pairs, cost), lambda step: step.cpu)
-    assert change.low < cost < change.high
-    assert change.high - change.low < 0.01
-    assert (change.low > 0) is (cost > 0)
+def blocks_of(steps, server=0.0):
+    def window(place):
+        is_open, began = ORDER[place % len(ORDER)], place * WINDOW
+        return make_window(steps, began, began + WINDOW, is_open=is_open, server=server * is_open * WINDOW)
+
+    return [tuple(window(len(ORDER) * block + place) for place in range(len(ORDER))) for block in range(BLOCKS)]
+
+
+@pytest.mark.parametrize("change", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("hiccups", [0.0, 0.05])
+def test_a_cost_is_found_within_its_interval_though_the_run_drifts(change, hiccups):
+    found = estimate(blocks_of(made_steps(change, hiccups=hiccups)), cpu_change)
+    assert found.low < change < found.high
+    assert found.high - found.low < 0.01
+    assert (found.low > 0) is (change > 0)
 
 
 def test_a_noisier_run_has_a_wider_interval():
-    pairs = windows_of(PAIRS)
-    quiet, busy = (compare(pairs, made_steps(pairs, 0.0, noise), lambda step: step.seconds) for noise in (0.02, 0.3))
+    quiet, busy = (estimate(blocks_of(made_steps(0.0, noise)), time_change) for noise in (0.02, 0.3))
     assert busy.high - busy.low > 3 * (quiet.high - quiet.low)
+
+
+@pytest.mark.parametrize(
+    ("change", "server", "verdict"),
+    [(0.0, 0.002, "below 1%"), (0.0, 0.03, "not below 1%"), (0.03, 0.0, "not below 1%")],
+)
+def test_the_cost_is_that_of_training_and_of_the_server_together(change, server, verdict):
+    found = estimate(blocks_of(made_steps(change), server), cost)
+    assert found.low < change + server < found.high
+    assert found.verdict == verdict
+
+
+def test_an_interval_that_holds_the_bar_decides_nothing():
+    assert Change(mean=0.005, low=-0.01, high=0.011).verdict.startswith("undecided")
+
+
+def test_the_servers_share_is_of_what_training_computes():
+    """4 ms of the server in a second, beside steps of .5 s that compute for .4 s: 2 ms of 400."""
+    windows = [
+        Window(is_open=is_open, steps=10, cpu=0.4, seconds=0.5, server=0.004 if is_open else 0.9, page=0.0)
+        for is_open in ORDER
+    ]
+    assert server_share(tuple(windows)) == pytest.approx(0.005)
 
 
 def test_a_step_that_crosses_a_border_counts_for_no_window():
     steps = [Step(began=began, ended=began + 1, cpu=cpu) for began, cpu in ((0, 1.0), (1, 3.0), (1.5, 99.0))]
-    window = Window(is_open=True, began=0, ended=2)
-    assert mean_in(window, steps, lambda step: step.cpu) == 2.0
+    window = make_window(steps, 0, 2, is_open=True, server=0.5)
+    assert (window.cpu, window.steps, window.server) == (2.0, 2, 0.25)
     with pytest.raises(SystemExit, match="ask for longer windows"):
-        mean_in(Window(is_open=True, began=5, ended=6), steps, lambda step: step.cpu)
+        make_window(steps, 5, 6, is_open=True)
+
+
+def test_runs_are_joined(tmp_path, monkeypatch, capsys):
+    blocks = blocks_of(made_steps(0.05))
+    files = [tmp_path / "0.json", tmp_path / "1.json"]
+    save_blocks(files[0], blocks[:15])
+    save_blocks(files[1], blocks[15:])
+    assert [block for file in files for block in read_blocks(file)] == blocks
+    said = []
+    report(blocks, said.append)
+    monkeypatch.setattr("sys.argv", ["beside_training", "--join", *map(str, files)])
+    beside_training.main()
+    assert capsys.readouterr().out.splitlines() == said
+    assert said[-1].startswith("cost of an open page: +")
+    assert said[-1].endswith(": not below 1%")
 
 
 def test_steps_are_what_lies_between_two_lines_of_the_stopwatch(tmp_path):

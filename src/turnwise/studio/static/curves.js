@@ -3,6 +3,7 @@
 import { h, replace, segmented } from "./dom.js";
 import { get, link, runApi, runPath } from "./api.js";
 import { lineChart } from "./chart.js";
+import { follow } from "./follow.js";
 import { keys } from "./keys.js";
 import { spaced } from "./format.js";
 
@@ -21,13 +22,14 @@ const KEY = [
 const COLOURS = 8;
 const ACTIONS = ["enable_starpo_s", "disable_starpo_s", "reduce_updates"];
 
-export async function curvesTab(body, id, query, about) {
+export async function curvesTab(body, id, query, about, own) {
   const state = { weight: Number(query.get("smooth") || 0), x: query.get("x") || "step", area: query.get("area") || "key",
     find: query.get("find") || "", others: query.getAll("with") };
   let abouts = [about, ...(await Promise.all(state.others.map((one) => get(runApi(one)))))];
+  const followed = [own, ...state.others.map(follow)];
   const grid = h("div", { class: "charts" });
   const story = h("section", { class: "findings" });
-  let charts = [];
+  let charts = [], drawn = [], builds = 0;
 
   const names = () => [...new Set(abouts.flatMap((one) => one.metrics.map((metric) => metric.name)))];
   const areas = () => ["key", ...new Set(names().map((name) => name.split("/")[0]))];
@@ -45,18 +47,12 @@ export async function curvesTab(body, id, query, about) {
     return [...KEY, ...own].map(([title, some, wide]) => [title, some.filter((name) => known.has(name)), wide]).filter(([, some]) => some.length);
   }
 
-  async function load() {
-    const planned = plan();
-    const wanted = [...new Set(planned.flatMap(([, some]) => some))];
-    const answers = wanted.length ? await Promise.all(abouts.map((one) => get(runApi(one.run.id, "/series"), { name: wanted }))) : [];
-    return [planned, answers.map((answer) => Object.fromEntries(answer.series.map((one) => [one.name, one])))];
-  }
-
-  function fillCharts(planned, found) {
+  function fillCharts() {
+    const found = followed.map((one) => one.series);
     const starts = found.map((series) => Math.min(...Object.values(series).flatMap((one) => one.time.slice(0, 1)).filter((time) => time !== null)));
     const trained = found.length ? Object.values(found[0]).find((one) => one.stage === "train") : null;
     const whenOf = (step) => (trained ? trained.time[trained.step.findIndex((one) => one >= step)] - starts[0] : NaN);
-    planned.forEach(([title, some], place) => {
+    drawn.forEach(([title, some], place) => {
       const series = [];
       abouts.forEach((one, run) => some.forEach((name, which) => {
         const curve = found[run][name];
@@ -75,7 +71,12 @@ export async function curvesTab(body, id, query, about) {
   }
 
   async function build() {
-    const [planned, found] = await load();
+    const planned = plan();
+    const wanted = [...new Set(planned.flatMap(([, some]) => some))];
+    const turn = ++builds;
+    await Promise.all(followed.map((one) => one.choose([...wanted])));
+    if (turn !== builds) return; // something else was asked for meanwhile
+    drawn = planned;
     charts = planned.map(([title, , wide]) => lineChart({ label: title, height: wide ? 280 : 190 }));
     replace(grid, planned.map(([title, some, wide], i) => h("figure", { class: wide ? "card big" : "card", "data-metric": some.join(" ") },
       h("figcaption", null, title, some.length === 1 && spaced(some[0].split("/").pop()) !== title && h("span", { class: "mono soft small" }, some[0]),
@@ -84,12 +85,7 @@ export async function curvesTab(body, id, query, about) {
           name.startsWith("evaluate") ? "held out, with its 95% interval" : "in training"]))),
       charts[i].el)));
     if (!planned.length) replace(grid, h("p", { class: "soft empty" }, state.find ? "No metric matches." : "Nothing was measured yet."));
-    fillCharts(planned, found);
-  }
-
-  async function redraw() {
-    const [planned, found] = await load();
-    if (planned.length === charts.length) fillCharts(planned, found); else await build();
+    fillCharts();
   }
 
   function keep() {
@@ -101,7 +97,7 @@ export async function curvesTab(body, id, query, about) {
   const find = h("input", { type: "search", placeholder: "Find a metric", "aria-label": "Find a metric", value: state.find,
     oninput: () => change({ find: find.value }) });
   const slider = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: state.weight, "aria-label": "Smoothing",
-    oninput: () => change({ weight: Number(slider.value) }, redraw) });
+    oninput: () => change({ weight: Number(slider.value) }, fillCharts) });
   const area = h("select", { "aria-label": "Metrics", onchange: () => change({ area: area.value }) },
     areas().map((name) => h("option", { value: name, ...(name === state.area ? { selected: true } : {}) }, name === "key" ? "key metrics" : `${name}/…`)));
   const more = h("select", { "aria-label": "Overlay another run", onchange: () => { location.hash = link(runPath(id, "/curves"), { with: [...state.others, more.value] }); } },
@@ -110,18 +106,22 @@ export async function curvesTab(body, id, query, about) {
     .forEach((run) => more.append(h("option", { value: run.id }, run.name))));
 
   replace(body, h("div", { class: "controls" }, area, find, h("label", { class: "slider" }, "Smooth", slider),
-    segmented("Axis", [["step", "steps"], ["time", "time"]], state.x, (x) => change({ x }, redraw)), h("span", { class: "grow" }), more),
+    segmented("Axis", [["step", "steps"], ["time", "time"]], state.x, (x) => change({ x }, fillCharts)), h("span", { class: "grow" }), more),
   abouts.length > 1 && h("div", { class: "legend runs" }, abouts.map((one, run) => h("span", null, h("i", { class: `key c${run % COLOURS}` }),
     h("a", { href: link(runPath(one.run.id)) }, one.run.name),
     run > 0 && h("button", { class: "plain", type: "button", "aria-label": `Leave out ${one.run.name}`,
       onclick: () => { location.hash = link(runPath(id, "/curves"), { with: state.others.filter((other) => other !== one.run.id) }); } }, "×")))),
   grid, story);
   keys.on("/", "find a metric", () => find.focus());
-  const drawStory = () => replace(story, findingsList(id, about.findings));
-  drawStory();
+  replace(story, findingsList(id, about.findings));
   await build();
   return {
-    async refresh(next) { about = next; abouts[0] = next; drawStory(); await redraw(); },
+    async refresh(next) {
+      if (next.findings !== about.findings) replace(story, findingsList(id, next.findings));
+      about = abouts[0] = next;
+      await Promise.all(followed.slice(1).map((one) => one.update()));
+      if (JSON.stringify(plan()) === JSON.stringify(drawn)) fillCharts(); else await build();
+    },
   };
 }
 

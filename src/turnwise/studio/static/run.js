@@ -2,6 +2,7 @@
 
 import { h, replace, problemsBox } from "./dom.js";
 import { get, link, onChange, runApi, runPath } from "./api.js";
+import { follow } from "./follow.js";
 import { curvesTab } from "./curves.js";
 import { browseTab } from "./browse.js";
 import { ledgerTab, healthTab } from "./overview.js";
@@ -13,14 +14,14 @@ const TABS = { curves: curvesTab, trajectories: browseTab, ledger: ledgerTab, he
 export async function runPage(main, [id, tab = "curves"], query) {
   let about = await get(runApi(id));
   Object.keys(TABS).forEach((name, i) => keys.on(String(i + 1), `tab ${name}`, () => { location.hash = link(runPath(id, `/${name}`)); }));
-  const head = h("div"), body = h("div", { class: "tab-body" });
+  const own = follow(id), head = h("div"), body = h("div", { class: "tab-body" });
   const drawHead = () => replace(head, figures(about), problemsBox(about.problems), tabs(id, tab));
   drawHead();
   replace(main, head, body);
-  let shown = await TABS[tab](body, id, query, about);
+  let shown = await TABS[tab](body, id, query, about, own);
   const others = tab === "curves" ? query.getAll("with") : [];
   const stop = onChange([id, ...others], async () => {
-    about = await get(runApi(id));
+    about = { ...about, ...(await own.update()) };
     replace(head.firstElementChild, ...figures(about).childNodes);
     if (shown && shown.refresh) await shown.refresh(about);
   });
@@ -33,9 +34,8 @@ export async function runPage(main, [id, tab = "curves"], query) {
   };
 }
 
-function figures({ run, findings, files }) {
+function figures({ run, findings }) {
   const alarms = findings.filter((one) => one.severity === "alarm").length;
-  const steps = Object.values(files).reduce((sum, one) => sum + one.length, 0);
   const tile = (value, words, cls) => h("div", { class: `tile ${cls || ""}` }, h("b", null, value), h("span", null, words));
   return h("div", null,
     h("div", { class: "title-row" }, h("h1", null, run.name), h("span", { class: `status ${run.status}` }, run.status),
@@ -45,7 +45,7 @@ function figures({ run, findings, files }) {
       tile(run.last === null ? dash : num(run.last, 3), "newest held-out success"),
       tile(`${run.step.toLocaleString("en")}${run.steps ? ` / ${run.steps.toLocaleString("en")}` : ""}`, "training steps"),
       tile(String(findings.length), alarms ? `findings, ${plural(alarms, "alarm")}` : "findings", alarms ? "alarm" : ""),
-      tile(String(steps), "files of trajectories"),
+      tile(run.episodes.toLocaleString("en"), "episodes of training"),
       tile(age(run.age), run.status === "training" ? "since it last wrote" : "old")));
 }
 
