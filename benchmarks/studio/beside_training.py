@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,11 +62,11 @@ class Client:
     """The page without a browser."""
 
     def __init__(self, server: Server, run_id: str) -> None:
-        self._make = lambda: Page(server.url, TOKEN, run_id)
+        self._url, self._run_id = server.url, run_id
         self._page: Page | None = None
 
     def open(self) -> None:
-        self._page = self._make()
+        self._page = Page(self._url, TOKEN, self._run_id)
 
     def close(self) -> None:
         if self._page is not None:

@@ -178,7 +178,7 @@ def report(blocks: Sequence[Block], say: Callable[[str], None]) -> None:
     say(f"time of a step with the page: {longer}: {longer.verdict}")
     for what, is_open in (("closed", False), ("open", True)):
         seen = [window for window in windows if window.is_open is is_open]
-        server, page = (float(np.mean([of(one) for one in seen])) for of in (lambda w: w.server, lambda w: w.page))
+        server, page = np.mean([(one.server, one.page) for one in seen], axis=0)
         say(f"page {what}: server {server:.2%} of a core, page {page:.2%}")
     say(f"server with the page, as a share of training's CPU: {estimate(blocks, server_share)}")
     whole = estimate(blocks, cost)
