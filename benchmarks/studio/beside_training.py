@@ -174,6 +174,7 @@ def measure_block(server: Server, viewer: Viewer, steps_file: Path, seconds: flo
 
 
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[Block]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that training and the server end with it
     started, blocks = time.monotonic(), list[Block]()
     length = len(ORDER) * options.seconds + sum(_SETTLES.values())
     with tempfile.TemporaryDirectory() as place:
@@ -214,9 +215,10 @@ def main() -> None:
     def say(line: str) -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
-    report(
-        [block for file in options.join for block in read_blocks(file)] if options.join else measure(options, say), say
-    )
+    if options.join:
+        report([block for file in options.join for block in read_blocks(file)], say)
+    else:
+        report(measure(options, say), say)
 
 
 if __name__ == "__main__":
