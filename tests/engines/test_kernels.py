@@ -1,6 +1,7 @@
 """The Triton kernels against torch: on a GPU, or through Triton's interpreter (see conftest.py)."""
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -55,12 +56,12 @@ class Session:
         with torch.inference_mode():
             return self.forward.prefill(inputs).cpu()
 
-    def decode(self, positions: list[int]) -> torch.Tensor:
+    def decode(self, positions: list[int], rows: Sequence[int] = (0, 1, 2)) -> torch.Tensor:
         """Logits [3, V] after a token in each slot but the last, which is idle."""
         inputs = DecodeInputs(
             ids=self._draw(SLOTS),
             positions=torch.tensor([*positions, 0], device=DEVICE),
-            rows=torch.tensor([0, 1, 2, self.cache.spare], device=DEVICE),
+            rows=torch.tensor([*rows, self.cache.spare], device=DEVICE),
             length=CAPACITY,
         )
         with torch.inference_mode():
@@ -102,6 +103,18 @@ def test_keys_that_several_programs_share_add_up(kind, monkeypatch):
     monkeypatch.setattr(triton_ops, "_SPLIT_KEYS", 32)
     assert triton_ops._count_splits(SLOTS * 2, CAPACITY) == 4
     assert_agree(kind, lambda session: [*play_short(session), session.decode([40, 70, 127])])
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral, sliding"])
+def test_keys_are_read_in_the_rows_of_their_slots(kind):
+    """Three conversations, prefilled in one order of rows and in another, decode alike."""
+    play = ((2, 0, 1), (0, 1, 2))
+    found = []
+    for rows in play:
+        session = Session(triton_ops.TritonOps, kind)
+        session.prefill(slots=list(rows), starts=[0, 0, 0], widths=[5, 2, 9])
+        found.append(torch.cat([session.decode([5 + step, 2 + step, 9 + step], rows) for step in (0, 1)]))
+    assert found[0].equal(found[1])
 
 
 def test_tokens_are_drawn_as_plain_torch_draws_them():

@@ -1,4 +1,5 @@
-"""Prefills that are padded to few sizes and replayed: where their numbers lie, and that they sample what others do.
+"""Prefills that are padded to few sizes and replayed, and slots that move without their keys: where their numbers lie,
+and that they sample what others do.
 
 On a GPU graphs replay them and kernels read them; here a graph is a step that is called again, over the tensors it was
 first called with.
@@ -9,10 +10,11 @@ import random
 from itertools import chain
 
 import pytest
+import torch
 
 from tiny_models import VOCABULARY, greedy_by_full_forwards, make_model
 from turnwise.engines import LocalEngineSettings, Sampling
-from turnwise.engines.local.cache import PrefillInputs
+from turnwise.engines.local.cache import DecodeInputs, KVCache, PrefillInputs
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.engines.local.runner import ModelRunner, PrefillChunk, PrefillSize
 
@@ -73,6 +75,30 @@ def replay(runner):
     runner._forward._ops.replays_prefills = True
     read_as_kernels_do(runner)
     return runner._graphs
+
+
+def read_any_row(runner):
+    """Kernels read a slot's keys in whichever row they are; here the rows are gathered, and put back afterwards."""
+    forward, plain = runner._forward, runner._forward.decode
+    forward._ops.reads_any_row = True
+
+    def decode(inputs):
+        whole, rows = forward.cache, inputs.rows
+        forward.cache = gathered = KVCache(slots=len(rows), dtype=whole.dtype)
+        gathered.capacity = whole.capacity
+        gathered._layers = {
+            index: tuple(torch.cat((tensor[rows], tensor[whole.spare :])) for tensor in layer)
+            for index, layer in whole._layers.items()
+        }
+        order = torch.where(rows == whole.spare, len(rows), torch.arange(len(rows)))
+        logits = plain(DecodeInputs(ids=inputs.ids, positions=inputs.positions, rows=order, length=inputs.length))
+        for index, layer in gathered._layers.items():
+            for tensor, moved in zip(whole._layers[index], layer, strict=True):
+                tensor[rows] = moved[:-1]
+        forward.cache = whole
+        return logits
+
+    forward.decode = decode
 
 
 def begin(runner, *chunks, sampling=GREEDY, drawn=0):
@@ -143,41 +169,42 @@ def test_padding_goes_to_the_spare_row_and_spare_feeds_have_no_tokens():
     """Three tokens for slot 2, which holds five, then two for slot 0; the spare row of three slots is 3."""
     runner = runner_of(slots=3)
     chunks = [PrefillChunk(slot=2, start=5, ids=[7, 8, 9]), PrefillChunk(slot=0, start=0, ids=[4, 6])]
-    inputs = runner._make_inputs(chunks, PrefillSize(tokens=8, chunks=4, width=4), static=True)
+    inputs, slots = runner._make_inputs(chunks, PrefillSize(tokens=8, chunks=4, width=4), static=True)
     assert inputs.ids.tolist() == [7, 8, 9, 4, 6, 0, 0, 0]
     assert inputs.positions.tolist() == [5, 6, 7, 0, 1, 0, 0, 0]
     assert inputs.rows.tolist() == [2, 2, 2, 0, 0, 3, 3, 3]
     assert inputs.chunk[:5].tolist() == [0, 0, 0, 1, 1]
     assert inputs.column[:5].tolist() == [0, 1, 2, 0, 1]
     assert inputs.starts.tolist() == [0, 3, 5, 5, 5]
-    assert inputs.slots.tolist() == [2, 0, 3, 3]
+    assert inputs.slots.tolist() == slots.tolist() == [2, 0, 3, 3]
     assert (inputs.width, inputs.length) == (4, 32)
 
 
 def test_without_padding_there_are_the_tokens_alone():
     runner = runner_of(slots=3)
     chunks = [PrefillChunk(slot=2, start=5, ids=[7, 8, 9]), PrefillChunk(slot=0, start=0, ids=[4, 6])]
-    inputs = runner._make_inputs(chunks, PrefillSize.of(chunks), static=False)
+    inputs, slots = runner._make_inputs(chunks, PrefillSize.of(chunks), static=False)
     assert inputs.ids.tolist() == [7, 8, 9, 4, 6]
     assert inputs.positions.tolist() == [5, 6, 7, 0, 1]
     assert inputs.rows.tolist() == [2, 2, 2, 0, 0]
     assert (inputs.chunk.tolist(), inputs.column.tolist()) == ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])
-    assert (inputs.starts.tolist(), inputs.slots.tolist()) == ([0, 3, 5], [2, 0])
+    assert (inputs.starts.tolist(), inputs.slots.tolist(), slots.tolist()) == ([0, 3, 5], [2, 0], [2, 0])
     assert (inputs.width, inputs.length) == (3, 32)
 
 
 def test_a_size_has_one_desk_and_nothing_of_an_earlier_prefill_stays_on_it():
     runner = runner_of(slots=3)
     size = PrefillSize(tokens=6, chunks=4, width=4)
-    first = runner._make_inputs([PrefillChunk(slot=slot, start=9, ids=[7, 8]) for slot in (0, 1, 2)], size, static=True)
-    second = runner._make_inputs([PrefillChunk(slot=1, start=0, ids=[4])], size, static=True)
+    three = [PrefillChunk(slot=slot, start=9, ids=[7, 8]) for slot in (0, 1, 2)]
+    first, slots = runner._make_inputs(three, size, static=True)
+    second, _ = runner._make_inputs([PrefillChunk(slot=1, start=0, ids=[4])], size, static=True)
     assert first.ids.data_ptr() == second.ids.data_ptr()
     assert first.ids.tolist() == [4, 0, 0, 0, 0, 0], "a graph that was recorded with the first reads the second"
     assert first.positions.tolist() == [0] * 6
     assert first.rows.tolist() == [1, 3, 3, 3, 3, 3]
     assert first.starts.tolist() == [0, 1, 1, 1, 1]
-    assert first.slots.tolist() == [1, 3, 3, 3]
-    other = runner._make_inputs(
+    assert first.slots.tolist() == slots.tolist() == [1, 3, 3, 3]
+    other, _ = runner._make_inputs(
         [PrefillChunk(slot=1, start=0, ids=[4])], PrefillSize(tokens=7, chunks=4, width=4), static=True
     )
     assert other.ids.data_ptr() != first.ids.data_ptr()
@@ -248,6 +275,56 @@ def test_a_slot_goes_on_where_its_chunk_ended():
         assert runner._active[:3].tolist() == [True, False, True]
 
 
+def test_where_any_row_is_read_a_swap_moves_no_keys():
+    """Slots 1 and 2 of four swap: their tokens, draws and settings move, and the rows of the cache stay."""
+    plain, moving = runner_of(), runner_of(replayed=True)
+    read_any_row(moving)
+    for runner in (plain, moving):
+        begin(runner, (0, 0, [5, 6, 7, 8]), (1, 0, [9, 10]), (2, 0, [11, 12, 13]))
+    keys = [moving._cache.layer(layer, None)[0].clone() for layer in (0, 1)]
+    for runner in (plain, moving):
+        runner.swap([2, 3], [1, 0], 4)
+    assert all(moving._cache.layer(layer, None)[0].equal(was) for layer, was in enumerate(keys))
+    assert (moving._rows.tolist(), moving._row.tolist()) == ([3, 2, 1, 0, 4], [3, 2, 1, 0, 4])
+    assert (plain._rows.tolist(), plain._row.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    live = [1, 2, 3]
+    for length in (5, 6):
+        found, expected = (decode(runner, 4, length) for runner in (moving, plain))
+        assert_agree(
+            [[one[slot] for slot in live] for one in found], [[one[slot] for slot in live] for one in expected]
+        )
+    expected = begin(plain, (2, 4, [1, 2]), (0, 0, [3]))
+    assert_agree(begin(moving, (2, 4, [1, 2]), (0, 0, [3])), expected)
+    for runner in (plain, moving):
+        runner.copy([2], [0], 3)
+    assert_agree(begin(moving, (0, 3, [4])), begin(plain, (0, 3, [4])))
+    inputs, slots = moving._make_inputs(
+        [PrefillChunk(slot=2, start=0, ids=[4])], PrefillSize(tokens=1, chunks=1, width=1), static=False
+    )
+    assert (inputs.rows.tolist(), inputs.slots.tolist(), slots.tolist()) == ([1], [1], [2])
+
+
+def test_a_swap_takes_along_how_its_slots_sample():
+    runner = runner_of()
+    read_any_row(runner)
+    begin(
+        runner,
+        (0, 0, [5, 6]),
+        sampling=Sampling(max_tokens=3, stop_ids=(), temperature=0.5, top_p=0.9, top_k=7, seed=4),
+    )
+    begin(runner, (2, 0, [7]), sampling=Sampling(max_tokens=2, stop_ids=(), temperature=2.0, seed=5), drawn=1)
+    of_slots = (runner._ids, runner._positions, runner._drawn, runner._top_k, runner._temperature, runner._top_p)
+    before = [tensor[[0, 2]].tolist() for tensor in (*of_slots, runner._active, runner._uniforms)]
+    runner.swap([2], [0], 2)
+    after = [tensor[[2, 0]].tolist() for tensor in (*of_slots, runner._active, runner._uniforms)]
+    assert after == before
+    assert (runner._top_k[:3].tolist(), runner._drawn[:3].tolist()) == ([0, 0, 7], [2, 0, 1])
+    runner.deactivate([2])
+    assert [tensor[2].item() for tensor in (*of_slots[:3], runner._active)] == [0, 0, 0, False]
+    assert runner._active[0], "the other goes on"
+    assert runner._drawn[0] == 2
+
+
 def test_prefills_too_long_to_be_worth_it_are_not_padded(monkeypatch):
     monkeypatch.setattr("turnwise.engines.local.runner._REPLAYED_TOKENS", 4)
     runner = runner_of(replayed=True)
@@ -279,8 +356,9 @@ async def converse(engine, number):
     return said
 
 
+@pytest.mark.parametrize("moves_keys", [True, False])
 @pytest.mark.parametrize("slots", [2, 5])
-def test_an_engine_that_replays_samples_the_same(slots):
+def test_an_engine_that_replays_samples_the_same(slots, moves_keys):
     """Several turns of several conversations, with slots that move, grow and change hands."""
 
     async def everyone(engine):
@@ -289,9 +367,14 @@ def test_an_engine_that_replays_samples_the_same(slots):
     settings = LocalEngineSettings(slots=slots, prefill_tokens=24)
     plain, replaying = (LocalEngine(make_model(), settings=settings) for _ in range(2))
     replays = replay(replaying._runner)
+    if not moves_keys:
+        read_any_row(replaying._runner)
     expected, found = asyncio.run(everyone(plain)), asyncio.run(everyone(replaying))
     for one, other in zip(chain(*expected), chain(*found), strict=True):
         assert_agree((other.ids, other.logprobs), (one.ids, one.logprobs))
     prefills = [key for key in replays.keys if isinstance(key, PrefillSize)]
     assert len(prefills) > 2 * len(set(prefills)), "most were replayed"
     assert len(prefills) < len(replays.keys), "and decode steps were"
+    rows = replaying._runner._rows.tolist()
+    assert sorted(rows) == list(range(slots + 1))
+    assert (rows == sorted(rows)) == (moves_keys or slots == 2), "some have moved"

@@ -65,7 +65,7 @@ class DecodeInputs:
     positions: torch.Tensor
     """[N] long: where each token goes in its row; it attends up to there."""
     rows: torch.Tensor
-    """[N] long: the slot's own row, or the spare row for an idle slot."""
+    """[N] long: the slot's own row, or the spare row for an idle slot; in order, unless the forward reads any row."""
     length: int
     """At least the keys that any slot attends to, rounded up to few different numbers."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
@@ -105,6 +105,11 @@ class Forward(Protocol):
 
     @property
     def replays_prefills(self) -> bool: ...
+
+    @property
+    def reads_any_row(self) -> bool:
+        """Whether a decode step attends to `rows` wherever they are; else slot i must be in row i."""
+        ...
 
     @property
     def slow_reason(self) -> str | None:

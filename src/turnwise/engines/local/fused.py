@@ -21,6 +21,11 @@ class LayerOps(Protocol):
         """Whether padding tokens change nothing, so that a prefill can be padded and its CUDA graph replayed."""
         ...
 
+    @property
+    def reads_any_row(self) -> bool:
+        """Whether a decode step attends to its inputs' rows wherever they are in the cache."""
+        ...
+
     def add_norm(self, residual: torch.Tensor, update: torch.Tensor | None, norm: Norm) -> torch.Tensor: ...
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor: ...
@@ -58,6 +63,10 @@ class FusedForward:
     @property
     def replays_prefills(self) -> bool:
         return self._ops.replays_prefills
+
+    @property
+    def reads_any_row(self) -> bool:
+        return self._ops.reads_any_row
 
     def refresh(self) -> bool:
         """Picks up new weights; True if some moved in memory."""

@@ -48,6 +48,7 @@ class HFForward:
     pads = True
     """Every chunk of a prefill costs as much as its longest one."""
     replays_prefills = False
+    reads_any_row = False
 
     def __init__(
         self, model: PreTrainedModel, cache: KVCache, windows: Mapping[str, int | None], *, slow_reason: str

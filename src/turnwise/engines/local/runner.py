@@ -1,10 +1,10 @@
-"""Runs the model's forwards: prefill and decode over static tensors, one row per slot.
+"""Runs the model's forwards: prefill and decode over static tensors, one column per slot.
 
 Invariant: a forward is a function of these tensors and of a few host numbers (slots, keys read, which sampling work
 is needed), with nothing data-dependent inside, so that a CUDA graph can replay it; a prefill that is replayed is
 padded to one of few shapes, by tokens written to the spare row and chunks of the spare slot. On a GPU a forward
 is launched, and its tokens are awaited separately. Shapes: S slots, B slots of a forward, M chunks, N tokens of all
-chunks, U uniforms per slot, V vocabulary.
+chunks, U uniforms per slot, V vocabulary. A slot's keys and values are in the row `_rows[slot]` of the KV cache.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -67,16 +67,16 @@ class ModelRunner:
         self._sample_rows = load_sampler(device)
         self._graphs = Graphs(device) if not self._forward.pads else None
         self._slots = slots
-        rows = slots + 1  # a spare one, as the cache has a spare row
-        self._row = torch.arange(rows, device=device)  # [S + 1]
-        self._ids = torch.zeros(rows, dtype=torch.long, device=device)  # [S + 1] and so on below
-        self._positions = torch.zeros(rows, dtype=torch.long, device=device)
-        self._active = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._drawn = torch.zeros(rows, dtype=torch.long, device=device)
-        self._temperature = torch.ones(rows, device=device)
-        self._top_k = torch.zeros(rows, dtype=torch.long, device=device)
-        self._top_p = torch.ones(rows, device=device)
-        self._uniforms = torch.zeros(rows, _LENGTH_STEP, dtype=torch.float64, device=device)  # [S + 1, U]
+        columns = slots + 1  # a spare one, as the cache has a spare row
+        self._rows = np.arange(columns)  # [S + 1], as `_row` on the device
+        # Few tensors, so that few launches change a slot.
+        self._state = torch.zeros(5, columns, dtype=torch.long, device=device)  # [5, S + 1]
+        self._ids, self._positions, self._drawn, self._top_k, self._row = self._state  # [S + 1] each, as those below
+        self._row.copy_(torch.from_numpy(self._rows))
+        self._settings = torch.ones(2, columns, device=device)  # [2, S + 1]
+        self._temperature, self._top_p = self._settings
+        self._active = torch.zeros(columns, dtype=torch.bool, device=device)
+        self._uniforms = torch.zeros(columns, _LENGTH_STEP, dtype=torch.float64, device=device)  # [S + 1, U]
         self._static_inputs: dict[PrefillSize, torch.Tensor] = {}
 
     @property
@@ -96,13 +96,15 @@ class ModelRunner:
 
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copies the first `length` cached tokens of some slots to others."""
+        rows = self._tensor(self._rows[[source, target]])  # [2, …]
         with self._inference():
-            self._cache.copy(self._tensor(source), self._tensor(target), length)
+            self._cache.copy(rows[0], rows[1], length)
 
     def prefill_without_sampling(self, chunks: Sequence[PrefillChunk]) -> None:
         """Adds tokens to the cache: a part of a prompt, with more to come."""
         with self._inference():
-            self._forward.prefill(self._make_inputs(chunks, PrefillSize.of(chunks), static=False))
+            inputs, _ = self._make_inputs(chunks, PrefillSize.of(chunks), static=False)
+            self._forward.prefill(inputs)
 
     def prefill(
         self,
@@ -120,13 +122,13 @@ class ModelRunner:
         size = self._replayed_size(chunks)
         self._reserve_uniforms(max(sampling.max_tokens for sampling in samplings))
         with self._inference():
-            inputs = self._make_inputs(chunks, size or PrefillSize.of(chunks), static=size is not None)
+            inputs, slots = self._make_inputs(chunks, size or PrefillSize.of(chunks), static=size is not None)
             logits = self._replay(size, lambda: (self._forward.prefill(inputs),))[0]  # [M, V]
             # Many draws on the host, while a GPU runs the prefill.
-            self._set_sampling(inputs.slots[: len(chunks)], samplings, drawn)
+            self._set_sampling(slots[: len(chunks)], samplings, drawn)
             key = None if size is None else (size, greedy, truncate)
             token, logprob = self._replay(
-                key, lambda: self._sample_first(inputs, logits, greedy=greedy, truncate=truncate)
+                key, lambda: self._sample_first(inputs, slots, logits, greedy=greedy, truncate=truncate)
             )
             return PendingTokens(token[: len(chunks)], logprob[: len(chunks)])
 
@@ -162,20 +164,25 @@ class ModelRunner:
 
     def deactivate(self, slots: Sequence[int]) -> None:
         """Takes slots out of the batch; their KV cache stays."""
-        rows = self._tensor(slots)
-        self._active[rows] = False
-        for tensor in (self._ids, self._positions, self._drawn):
-            tensor[rows] = 0
+        columns = self._tensor(slots)
+        self._active.index_fill_(0, columns, False)
+        self._state[:3].index_fill_(1, columns, 0)  # ids, positions, drawn
 
     def swap(self, one: Sequence[int], other: Sequence[int], length: int) -> None:
         """Swaps slots pair by pair, with at most `length` tokens in their caches."""
-        first, second = self._tensor(one), self._tensor(other)
-        source, target = torch.cat((first, second)), torch.cat((second, first))
+        source, target = [*one, *other], [*other, *one]
+        there, here = self._tensor([source, target])  # [2 pairs] each
+        moves_row = self._forward.reads_any_row
+        if moves_row:
+            self._rows[target] = self._rows[source]
         with self._inference():
-            self._cache.copy(source, target, length)
-            state = (self._ids, self._positions, self._active, self._drawn, self._uniforms)
-            for tensor in (*state, self._temperature, self._top_k, self._top_p):
-                tensor[target] = tensor[source]
+            if not moves_row:
+                self._cache.copy(there, here, length)
+            state = self._state if moves_row else self._state[:4]  # [5 or 4, S + 1]: `_row` goes along, or stays
+            for tensor in (state, self._settings):
+                tensor[:, here] = tensor[:, there]
+            for tensor in (self._active, self._uniforms):
+                tensor[here] = tensor[there]
 
     def refresh(self) -> None:
         """Picks up new weights, clears the KV cache and deactivates all slots."""
@@ -195,27 +202,25 @@ class ModelRunner:
         """Sets the sampling state of slots [M]."""
         rows = [draw_uniforms(sampling.seed, sampling.max_tokens) for sampling in samplings]
         width = max(map(len, rows))
-        settings = [(sampling.temperature, sampling.top_p, sampling.top_k) for sampling in samplings]
+        settings = [(sampling.top_k, sampling.temperature, sampling.top_p) for sampling in samplings]
         numbers = np.zeros((len(rows), 4 + width))  # one transfer for them all; doubles hold each exactly
         numbers[:, :4] = [(count, *setting) for count, setting in zip(drawn, settings, strict=True)]
         for place, row in zip(numbers[:, 4:], rows, strict=True):
             place[: len(row)] = row
         there = send(torch.from_numpy(numbers), self._device)  # [M, 4 + …]
-        self._drawn[slots] = there[:, 0].long()
-        self._temperature[slots] = there[:, 1].float()
-        self._top_p[slots] = there[:, 2].float()
-        self._top_k[slots] = there[:, 3].long()
+        self._state[2:4, slots] = there[:, :2].T.long()  # drawn, top_k
+        self._settings[:, slots] = there[:, 2:4].T.float()  # temperature, top_p
         self._uniforms[slots, :width] = there[:, 4:]
 
     def _sample_first(
-        self, inputs: PrefillInputs, logits: torch.Tensor, *, greedy: bool, truncate: bool
+        self, inputs: PrefillInputs, slots: torch.Tensor, logits: torch.Tensor, *, greedy: bool, truncate: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Samples after each chunk, from logits [M, V], and activates its slot."""
-        token, logprob = self._sample(logits, inputs.slots, greedy=greedy, truncate=truncate)  # [M] each
-        self._ids[inputs.slots] = token
-        self._positions[inputs.slots] = inputs.positions[inputs.starts[1:] - 1] + 1
-        self._drawn.index_add_(0, inputs.slots, torch.ones_like(inputs.slots))
-        self._active.index_fill_(0, inputs.slots, True)
+        token, logprob = self._sample(logits, slots, greedy=greedy, truncate=truncate)  # [M] each
+        self._ids[slots] = token
+        self._positions[slots] = inputs.positions[inputs.starts[1:] - 1] + 1
+        self._drawn.index_add_(0, slots, torch.ones_like(slots))
+        self._active.index_fill_(0, slots, True)
         return token, logprob
 
     def _decode_step(
@@ -233,8 +238,13 @@ class ModelRunner:
         self._drawn[:count] += active
         return token, logprob
 
-    def _make_inputs(self, chunks: Sequence[PrefillChunk], size: "PrefillSize", *, static: bool) -> PrefillInputs:
-        """The tokens of all chunks, packed, and padding up to a size; `static`: in the tensors of that size's graph."""
+    def _make_inputs(
+        self, chunks: Sequence[PrefillChunk], size: "PrefillSize", *, static: bool
+    ) -> tuple[PrefillInputs, torch.Tensor]:
+        """The tokens of all chunks, packed, and padding up to a size; `static`: in the tensors of that size's graph.
+
+        The second is the slot of each chunk, [M].
+        """
         widths = np.array([len(chunk.ids) for chunk in chunks])  # [M]
         start, slot = np.array([(chunk.start, chunk.slot) for chunk in chunks]).T  # [M] each
         length = int((start + widths).max())
@@ -242,29 +252,31 @@ class ModelRunner:
         # Thousands of tokens, so arrays throughout, and one transfer for them all.
         chunk_of = np.repeat(np.arange(len(chunks)), widths)  # [N of chunks], as `column` is
         column = np.arange(len(chunk_of)) - np.repeat(np.cumsum(widths) - widths, widths)
-        numbers = np.zeros(5 * size.tokens + 2 * (size.chunks + 1), np.int64)
+        row = self._rows[slot]  # [M]
+        numbers = np.zeros(5 * size.tokens + 3 * (size.chunks + 1), np.int64)
         tokens = numbers[: 5 * size.tokens].reshape(5, -1)  # [5, N]
         tokens[2] = self._cache.spare
         read = tokens[:, : len(chunk_of)]
         read[0] = np.fromiter(chain.from_iterable(chunk.ids for chunk in chunks), np.int64, len(chunk_of))
-        read[1], read[2], read[3], read[4] = start[chunk_of] + column, slot[chunk_of], chunk_of, column
-        ends = numbers[5 * size.tokens :].reshape(2, -1)  # [2, M + 1]
-        ends[0], ends[1] = len(chunk_of), self._cache.spare
-        ends[0, : len(chunks)], ends[1, : len(chunks)] = np.cumsum(widths) - widths, slot
+        read[1], read[2], read[3], read[4] = start[chunk_of] + column, row[chunk_of], chunk_of, column
+        ends = numbers[5 * size.tokens :].reshape(3, -1)  # [3, M + 1]
+        ends[0], ends[1:] = len(chunk_of), self._cache.spare
+        ends[:, : len(chunks)] = np.cumsum(widths) - widths, row, slot
         there = self._send_static(numbers, size) if static else send(torch.from_numpy(numbers), self._device)
         ids, positions, rows, number, place = there[: 5 * size.tokens].view(5, -1)  # [N] each
-        starts, slots = there[5 * size.tokens :].view(2, -1)  # [M + 1] each
-        return PrefillInputs(
+        starts, own_rows, slots = there[5 * size.tokens :].view(3, -1)  # [M + 1] each
+        inputs = PrefillInputs(
             ids=ids,
             positions=positions,
             rows=rows,
             chunk=number,
             column=place,
             starts=starts,
-            slots=slots[:-1],
+            slots=own_rows[:-1],
             width=size.width,
             length=min(_round_up(length), self._cache.capacity),
         )
+        return inputs, slots[:-1]
 
     def _send_static(self, numbers: npt.NDArray[np.int64], size: "PrefillSize") -> torch.Tensor:
         """Copies numbers into the device tensor that the graph of this size reads."""
@@ -300,10 +312,8 @@ class ModelRunner:
         if self._graphs is not None:
             self._graphs.clear()
 
-    def _tensor(
-        self, numbers: Sequence[float] | Sequence[Sequence[float]], dtype: torch.dtype = torch.long
-    ) -> torch.Tensor:
-        return send(torch.tensor(numbers, dtype=dtype), self._device)
+    def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.int64]) -> torch.Tensor:
+        return send(torch.tensor(numbers, dtype=torch.long), self._device)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

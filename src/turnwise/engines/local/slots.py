@@ -72,7 +72,7 @@ class Slot:
     """One place in the batch: its session and, while a turn is sampled, the request."""
 
     index: int
-    """Its row in the runner's tensors and in the KV cache."""
+    """Its place in the runner's tensors."""
     session: str | None = None
     cached_ids: list[int] = field(default_factory=list)
     request: Request | None = None

@@ -16,6 +16,8 @@ class TorchOps:
 
     replays_prefills = False
     """Chunks are padded by sizes known on the host."""
+    reads_any_row = False
+    """The keys of the first slots are read in place: gathering them from other rows would copy them."""
 
     def __init__(self, architecture: Architecture, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         """`positions` is the longest context; `dtype` is the type of matrix products."""

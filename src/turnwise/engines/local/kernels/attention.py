@@ -87,11 +87,11 @@ def decode_attention(
     own_key = own_key.to(keys.dtype.element_ty)
     own_value = tl.load(value + slot * value_stride + head * SIZE + depth[None, :], mask=alone, other=0.0)
     own_value = own_value.to(values.dtype.element_ty)  # [1, D]
-    here = tl.load(rows + slot) * row_stride + head * head_stride + last * SIZE + depth[None, :]
+    base = tl.load(rows + slot) * row_stride + head * head_stride
+    here = base + last * SIZE + depth[None, :]
     running_max = tl.full([GROUP], float("-inf"), tl.float32)
     running_sum = tl.zeros([GROUP], tl.float32)
     acc = tl.zeros([GROUP, DEPTH], tl.float32)
-    base = slot * row_stride + head * head_stride
     begin, end = split * split_keys, last
     if WINDOWED:
         begin = tl.maximum(begin, last - window + 1)

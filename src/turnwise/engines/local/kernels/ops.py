@@ -26,6 +26,8 @@ class TritonOps:
 
     replays_prefills = True
     """The kernels read the bounds of chunks on the device."""
+    reads_any_row = True
+    """And the rows of slots, too."""
 
     def __init__(self, architecture: Architecture, *, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         """`positions` is the longest context; `dtype` is the type of matrix products."""
