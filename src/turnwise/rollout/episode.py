@@ -146,16 +146,16 @@ class _Conversation:
         began = time.perf_counter()
         with self.boundary("step"):
             step = check_step(await self.env.receive(turn))
-        self.turns[-1] = dataclasses.replace(turn, env_seconds=time.perf_counter() - began)
-        self._record(step)
+        self._record(step, env_seconds=time.perf_counter() - began)
         return step
 
-    def _record(self, step: Step) -> None:
-        """Pays the last turn, and keeps what the environment measured and wrote."""
+    def _record(self, step: Step, *, env_seconds: float = 0.0) -> None:
+        """Pays the last turn, and keeps what the environment measured and wrote, and the time it took."""
         if self.turns:
             turn = self.turns[-1]
             added = {name: turn.rewards.get(name, 0.0) + value for name, value in step.rewards.items()}
-            self.turns[-1] = dataclasses.replace(turn, rewards={**turn.rewards, **added})
+            spent = turn.env_seconds + env_seconds
+            self.turns[-1] = dataclasses.replace(turn, rewards={**turn.rewards, **added}, env_seconds=spent)
         self.metrics.update(step.metrics)
         self.messages += step.messages
 

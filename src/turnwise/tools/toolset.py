@@ -62,6 +62,8 @@ async def run_calls(tools: Sequence[Tool], calls: Sequence[ToolCall]) -> list[To
     """Runs the calls of one turn concurrently, those of one `EpisodeThread` in order; a call that cannot be made gets
     an error message as its result."""
     by_name = index_tools(tools)
+    if len(calls) == 1:  # as most turns have it: no task of its own
+        return [await _run_call(by_name, calls[0])]
     # All are waited for, so that none runs on beside what comes next when another's thread is lost.
     results = await asyncio.gather(*(_run_call(by_name, call) for call in calls), return_exceptions=True)
     for result in results:
