@@ -10,6 +10,7 @@ from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, logprobs
 from turnwise.engines import Completion, LocalEngineSettings, Sampling
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.errors import ModelError
+from turnwise.ledger import Ledger
 from turnwise.types import Finish
 
 
@@ -120,6 +121,38 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_company():
     assert [completion.ids for completion in asyncio.run(everyone())] == [completion.ids for completion in alone]
     other = ask(engine_of(model), prompts[0], max_tokens=12, stop_ids=(3,), seed=99, temperature=0.5)
     assert other.ids != alone[0].ids
+
+
+def test_nothing_that_the_engine_does_is_charged_to_the_environment(monkeypatch):
+    """Slots are assigned, compacted and freed between two forwards: each call of these takes a second here."""
+    now = [0.0]
+    ledger = Ledger(lambda: now[0])
+    engine = LocalEngine(make_model(), settings=LocalEngineSettings(slots=4), ledger=ledger)
+
+    def slow(owner, name):
+        plain = getattr(owner, name)
+
+        def call(*args):
+            now[0] += 1.0
+            return plain(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    slow(engine._table, "start")
+    slow(engine._table, "swaps")
+    slow(engine._runner, "deactivate")
+
+    async def play():
+        with ledger.spend("environment"):
+            lengths = (9, 2, 2, 9)
+            samplings = [Sampling(max_tokens=length, stop_ids=()) for length in lengths]
+            await asyncio.gather(*(engine.generate(str(i), [5, 6, 7], one) for i, one in enumerate(samplings)))
+
+    asyncio.run(play())
+    seconds = ledger.close_step().seconds
+    assert seconds["environment"] == 0
+    assert seconds["prefill"] == 4, "four slots were assigned"
+    assert seconds["decode"] == now[0] - 4 > 8
 
 
 def test_a_session_pays_only_for_what_is_new():

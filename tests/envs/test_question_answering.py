@@ -102,6 +102,30 @@ def test_a_search_shows_as_many_passages_as_asked_each_cut_to_its_length():
     assert step.messages[0].content == "No passage matches this query; try other words."
 
 
+def test_a_search_of_bm25_ends_within_the_tick_and_one_of_a_service_does_not(monkeypatch):
+    """Otherwise the engine goes on for some steps without the episode."""
+
+    async def rounds(env):
+        live, ticks = env.spawn(), []
+        await live.reset(env.tasks("train")[0], 0)
+        counting = asyncio.ensure_future(_tick(ticks))
+        await asyncio.sleep(0)
+        began = len(ticks)
+        await live.step(search("Lumen"))
+        counting.cancel()
+        return len(ticks) - began
+
+    assert asyncio.run(rounds(make())) == 0
+    served = make_remote(monkeypatch, lambda query: [Hit(passage=CORPUS[0], score=1.0)])
+    assert asyncio.run(rounds(served)) > 0
+
+
+async def _tick(ticks):
+    while True:
+        ticks.append(None)
+        await asyncio.sleep(0)
+
+
 def test_by_default_it_pays_the_papers_reward_and_only_at_the_end():
     found, done = steps(make(), search("Lumen"), say("Moen"))
     assert (found.rewards, found.done) == ({}, False)

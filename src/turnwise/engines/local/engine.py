@@ -215,6 +215,12 @@ class LocalEngine:
 
     def _admit(self) -> None:
         """Assigns queued requests to slots: first those whose session has one, then the others in order of arrival."""
+        if not self._queue:
+            return
+        with self._timed("prefill"):
+            self._assign_slots()
+
+    def _assign_slots(self) -> None:
         waiting: list[Request] = []
         reused = 0
         for request in self._queue:
@@ -283,12 +289,12 @@ class LocalEngine:
 
     def _decode(self) -> bool:
         """Launches one more token for every unfinished turn; False if there is none."""
-        self._compact()
-        slots = [slot for slot in self._table.in_use if not slot.turn.all_launched]
-        if not slots:
-            return False
-        count = slots[-1].index + 1
         with self._timed("decode"):
+            self._compact()
+            slots = [slot for slot in self._table.in_use if not slot.turn.all_launched]
+            if not slots:
+                return False
+            count = slots[-1].index + 1
             work = needed_work([slot.turn.sampling for slot in slots])
             pending = self._runner.decode(count, max(slot.keys_of_next_token for slot in slots), **work)
             self._count(decode_steps=1, slot_steps=count, idle_slot_steps=count - len(slots))
@@ -342,13 +348,15 @@ class LocalEngine:
 
     def _deliver(self, most: int) -> None:
         """Resolves the futures of at most this many finished turns; their sessions keep their slots."""
-        slots = [self._finished.popleft() for _ in range(min(most, len(self._finished)))]
-        if slots:
+        if not self._finished:
+            return
+        with self._timed("decode"):
+            slots = [self._finished.popleft() for _ in range(min(most, len(self._finished)))]
             self._runner.deactivate([slot.index for slot in slots])
-        for slot in slots:
-            turn = slot.turn
-            self._table.vacate(slot)
-            turn.complete()
+            for slot in slots:
+                turn = slot.turn
+                self._table.vacate(slot)
+                turn.complete()
 
     @contextmanager
     def _timed(self, account: Literal["prefill", "decode"]) -> Iterator[None]:

@@ -127,10 +127,10 @@ class ModelRunner:
             # Many draws on the host, while a GPU runs the prefill.
             self._set_sampling(slots[: len(chunks)], samplings, drawn)
             key = None if size is None else (size, greedy, truncate)
-            token, logprob = self._replay(
+            (both,) = self._replay(
                 key, lambda: self._sample_first(inputs, slots, logits, greedy=greedy, truncate=truncate)
             )
-            return PendingTokens(token[: len(chunks)], logprob[: len(chunks)])
+            return PendingTokens(both[:, : len(chunks)])
 
     def _replay(self, key: Hashable | None, step: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
         """Runs a step, from the graph of that key if there is one.
@@ -214,18 +214,17 @@ class ModelRunner:
 
     def _sample_first(
         self, inputs: PrefillInputs, slots: torch.Tensor, logits: torch.Tensor, *, greedy: bool, truncate: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples after each chunk, from logits [M, V], and activates its slot."""
+    ) -> tuple[torch.Tensor]:
+        """Samples after each chunk, from logits [M, V], and activates its slot; tokens and logprobs, [2, M]."""
         token, logprob = self._sample(logits, slots, greedy=greedy, truncate=truncate)  # [M] each
         self._ids[slots] = token
         self._positions[slots] = inputs.positions[inputs.starts[1:] - 1] + 1
         self._drawn.index_add_(0, slots, torch.ones_like(slots))
         self._active.index_fill_(0, slots, True)
-        return token, logprob
+        return (PendingTokens.join(token, logprob),)
 
-    def _decode_step(
-        self, count: int, length: int, *, greedy: bool, truncate: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _decode_step(self, count: int, length: int, *, greedy: bool, truncate: bool) -> tuple[torch.Tensor]:
+        """The next tokens and their logprobs, [2, B]."""
         active = self._active[:count]  # [B]
         rows = torch.where(active, self._row[:count], self._cache.spare)  # [B]
         # A step launched past a turn's end stays within the cache, and within the uniforms when it samples.
@@ -236,7 +235,7 @@ class ModelRunner:
         self._ids[:count] = token
         self._positions[:count] += active
         self._drawn[:count] += active
-        return token, logprob
+        return (PendingTokens.join(token, logprob),)
 
     def _make_inputs(
         self, chunks: Sequence[PrefillChunk], size: "PrefillSize", *, static: bool

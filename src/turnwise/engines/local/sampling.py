@@ -36,10 +36,10 @@ def needed_work(samplings: Sequence[Sampling]) -> SamplingWork:
 
 
 class PendingTokens:
-    """Sampled tokens and their logprobs [B], on their way to the host."""
+    """Sampled tokens and their logprobs, on their way to the host."""
 
-    def __init__(self, token: torch.Tensor, logprob: torch.Tensor) -> None:
-        both = torch.stack((token.double(), logprob.double()))  # [2, B]: doubles hold ids exactly
+    def __init__(self, both: torch.Tensor) -> None:
+        """Tokens and logprobs in doubles, [2, B], as `join` makes them."""
         self._arrived: torch.cuda.Event | None = None
         if both.is_cuda:
             self._both = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
@@ -47,7 +47,12 @@ class PendingTokens:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._arrived.record()
         else:
-            self._both = both
+            self._both = both.clone()  # the next step of its size may write there
+
+    @staticmethod
+    def join(token: torch.Tensor, logprob: torch.Tensor) -> torch.Tensor:
+        """Both [B] in one tensor [2, B], for one transfer: doubles hold ids exactly."""
+        return torch.stack((token.double(), logprob.double()))
 
     def wait(self) -> tuple[list[int], list[float]]:
         """Waits for the copy and returns tokens and logprobs."""
