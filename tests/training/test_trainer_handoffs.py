@@ -33,5 +33,5 @@ def test_global_random_numbers_of_a_resumed_run_go_on_where_they_stopped(tmp_pat
 def test_garbage_is_seldom_collected_while_training_and_as_before_after(tmp_path):
     before, during = gc.get_threshold(), []
     run_tiny(tmp_path / "run", die=lambda *_: during.append(gc.get_threshold()[0]))
-    assert set(during) == {50_000}
+    assert set(during) == {50_000, 1_000_000}, "the latter within steps, which are collected after"
     assert gc.get_threshold() == before

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 _FINE = 8
 """Sizes up to this are rounded to a power of two; beyond it there are two sizes to every doubling."""
+_SPARE_BYTES = 2**31
+"""A graph is captured without freeing cached memory where this much of the device is free."""
 
 
 def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | None = None) -> torch.Tensor:
@@ -67,6 +69,7 @@ class Graphs:
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.enabled else None
+        self._stream: torch.cuda.Stream | None = None
 
     def run(self, key: Hashable, step: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
         """Runs a step: eagerly the first time, which compiles its kernels, then captured, then replayed.
@@ -77,14 +80,32 @@ class Graphs:
             self._seen.add(key)
             return step()
         if key not in self._captured:
-            graph = torch.cuda.CUDAGraph()
-            # Only this thread's calls are captured: a learner may be at work in another.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                tensors = step()
-            self._captured[key] = (graph, tensors)
+            self._captured[key] = self._capture(step)
         graph, tensors = self._captured[key]
         graph.replay()
         return tensors
+
+    def _capture(
+        self, step: Callable[[], tuple[torch.Tensor, ...]]
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]:
+        """As `torch.cuda.graph` does, which also gives all cached memory back to the driver, the host's too.
+
+        New sizes come up in most steps of a run, and the learner would allocate its memory anew in each of them.
+        """
+        graph = torch.cuda.CUDAGraph()
+        if self._stream is None:  # one for all: graphs of one pool share memory by stream
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        torch.cuda.synchronize()
+        if torch.cuda.mem_get_info()[0] < _SPARE_BYTES:
+            torch.cuda.empty_cache()
+        with torch.cuda.stream(self._stream):
+            # Only this thread's calls are captured: a learner may be at work in another.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                tensors = step()
+            finally:
+                graph.capture_end()
+        return graph, tensors
 
     def clear(self) -> None:
         """Drops the captured graphs; kernels stay compiled."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from turnwise.compute.garbage import reduced_gc
+from turnwise.compute.garbage import gc_between_steps, reduced_gc
 from turnwise.config import Config
 from turnwise.envs.base import Env
 from turnwise.evaluation import evaluate
@@ -174,23 +174,29 @@ class Trainer:
         step = await self._begin()
         if step < self.config.steps:
             self.recorder.start_stage("training", self.config.steps)
-        while step < self.config.steps:
-            self._stop_if_asked(step)
-            progress = self.recorder.show_progress("episodes")
-            rollouts = await self.rollouts.next(step, self.decision.settings.filter, progress)
-            began = time.monotonic()
-            learn = partial(self.learners.update, rollouts.kept, seed=self._seed("update", step))
-            update = await self.rollouts.update(learn)
-            update_seconds = time.monotonic() - began
-            step += 1
-            self.decision = self._decide(step, rollouts, update)
-            self.recorder.record_step(step, rollouts, update, self.decision, update_seconds=update_seconds)
-            await self._apply(self.decision)
-            if self._due(step, self.config.evaluate.every):
-                await self._evaluate("evaluate", step)
-            if self._due(step, self.config.checkpoint.every):
-                self._save(step)
+        with gc_between_steps() as collect_garbage:
+            while step < self.config.steps:
+                self._stop_if_asked(step)
+                await self._train(step)
+                step += 1
+                collect_garbage()
+                if self._due(step, self.config.evaluate.every):
+                    await self._evaluate("evaluate", step)
+                if self._due(step, self.config.checkpoint.every):
+                    self._save(step)
         self.recorder.finish(step)
+
+    async def _train(self, step: int) -> None:
+        """One step: rollouts, the update on them, what they say of the run's health, and what follows from it."""
+        progress = self.recorder.show_progress("episodes")
+        rollouts = await self.rollouts.next(step, self.decision.settings.filter, progress)
+        began = time.monotonic()
+        learn = partial(self.learners.update, rollouts.kept, seed=self._seed("update", step))
+        update = await self.rollouts.update(learn)
+        update_seconds = time.monotonic() - began
+        self.decision = self._decide(step + 1, rollouts, update)
+        self.recorder.record_step(step + 1, rollouts, update, self.decision, update_seconds=update_seconds)
+        await self._apply(self.decision)
 
     def _stop_if_asked(self, step: int) -> None:
         """Saves and ends the run after a signal; samples that wait are trained on first."""

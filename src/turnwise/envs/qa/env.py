@@ -30,7 +30,7 @@ from turnwise.rewards import (
 )
 from turnwise.rewards.retrieval import FOUND_GOLD, SEARCH_COST, normalise_title, texts
 from turnwise.seeds import derive_seed
-from turnwise.tools import tool
+from turnwise.tools import Tool, tool
 from turnwise.tools.search import (
     SEARCH_DOWN,
     Bm25Index,
@@ -113,12 +113,9 @@ class SearchQA(ToolEnv):
         )
         opened = open_index(found, index, cache=cache, encoder=encoder, url=url)
         self._searcher = Searcher(opened, passages)
-        self._passage_chars, self._lazy = passage_chars, lazy
-        self._local = bool(opened.passages)
+        self._passage_chars, self._lazy, self._local = passage_chars, lazy, bool(opened.passages)
+        self._own_tools = tuple(_choose_search(item, opened) for item in self._own_tools)
         _check_gold(splits, opened)
-        if isinstance(opened, Bm25Index):  # which answers at once: a task and a timer for each search would cost more
-            at_once = dataclasses.replace(SearchQA.search, function=SearchQA._search_now, quick=True)
-            self._own_tools = tuple(at_once if item is SearchQA.search else item for item in self._own_tools)
 
     def showing(self, passages: int) -> Self:
         """The same environment, over the same index, whose searches show so many passages."""
@@ -224,6 +221,13 @@ class SearchQA(ToolEnv):
         if not self._is_lazy or mentions(self._text_read(), gold) or not self._read:
             return gold
         return self._read[0].passage.title
+
+
+def _choose_search(item: Tool, index: Index) -> Tool:
+    """The search without a task and a timer, over an index that never waits; other tools as they are."""
+    if item is not SearchQA.search or not isinstance(index, Bm25Index):
+        return item
+    return dataclasses.replace(item, function=SearchQA._search_now, quick=True)
 
 
 def _check_numbers(*, lazy: float, passages: int, passage_chars: int) -> None:
