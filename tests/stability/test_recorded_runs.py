@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.real.replay import Recording, main, make_table
 from turnwise.stability import Controller, MonitorSettings, StabilitySettings
+from turnwise.stability.lost_success import GRACE
 from turnwise.stability.monitor import Monitor
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -38,11 +39,16 @@ def test_no_run_that_keeps_its_success_raises_an_alarm(name):
     assert first_alarm(RECORDED[name].curve) is None
 
 
+DIFFERING = ("sokoban-qwen-500m-fast", "sokoban-qwen-500m-rescued")
+"""Collapses in which rewards went on differing, so that the run might have recovered by itself."""
+
+
 @pytest.mark.parametrize("name", named("collapsed"))
-def test_a_collapse_is_found_within_four_steps_of_the_loss(name):
+def test_a_collapse_is_found_within_four_steps_of_the_loss_or_within_those_of_grace(name):
     step, kind = first_alarm(RECORDED[name].curve)
     assert kind == "success_collapse"
-    assert RECORDED[name].half_lost <= step <= RECORDED[name].half_lost + 4
+    most = GRACE if name in DIFFERING else 4
+    assert RECORDED[name].half_lost <= step <= RECORDED[name].half_lost + most
 
 
 @pytest.mark.parametrize("name", named("trapped"))
@@ -96,6 +102,15 @@ def test_the_collapse_of_sokoban_goes_back_to_its_cold_start_with_smaller_update
     decisions = [control.decide(step, health, checkpoint=True) for step, health in enumerate(curve[:10], 1)]
     (action,) = [decision.action for decision in decisions if decision.action is not None]
     assert (action.kind, action.step, action.rollback_to, action.lr_share) == ("reduce_updates", 10, 0, 0.5)
+
+
+def test_a_collapse_whose_rewards_go_on_differing_goes_back_to_its_cold_start():
+    """As `auto` did, in the run that was recorded."""
+    control = Controller(StabilitySettings(mode="auto"), own())
+    curve = RECORDED["sokoban-qwen-500m-rescued"].curve
+    decisions = [control.decide(step, health, checkpoint=step % 4 == 0) for step, health in enumerate(curve, 1)]
+    (action,) = [decision.action for decision in decisions if decision.action is not None]
+    assert (action.kind, action.step, action.rollback_to, action.lr_share) == ("reduce_updates", 14, 0, 0.5)
 
 
 def own():
