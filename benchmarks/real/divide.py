@@ -58,9 +58,9 @@ DIVISIONS: Final = {
         passages=5,
     ),
     "qwen-1.5b": Division(
-        real={"2wiki": 470, "hotpot": 190, "musique": 30},
-        written={"compositional": 1070, "inference": 180, "comparison": 770, "bridge_comparison": 600},
-        written_for_rl=1500,
+        real={"2wiki": 750, "hotpot": 350, "musique": 30},
+        written={"compositional": 2600, "inference": 170, "comparison": 1450, "bridge_comparison": 1050},
+        written_for_rl=2000,
         in_both=(),
         explained=True,
         passages=5,
