@@ -378,3 +378,20 @@ def test_an_engine_that_replays_samples_the_same(slots, moves_keys):
     rows = replaying._runner._rows.tolist()
     assert sorted(rows) == list(range(slots + 1))
     assert (rows == sorted(rows)) == (moves_keys or slots == 2), "some have moved"
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 8), (torch.bfloat16, 6), (torch.float32, 3)])
+def test_rows_are_copied_up_to_a_length_whatever_their_numbers_are(dtype, size):
+    """Row 0 to 2 and row 2 to 1 at once: all are read before any is written."""
+    cache = KVCache(slots=3, dtype=dtype)
+    cache.reserve(5)
+    keys, values = cache.layer(0, torch.zeros(1, 2, size))
+    for tensor, sign in ((keys, 1), (values, -1)):
+        tensor.copy_(sign * torch.arange(tensor.numel()).view(tensor.shape) % 250)
+    before = [tensor.clone() for tensor in (keys, values)]
+    cache.copy(torch.tensor([0, 2]), torch.tensor([2, 1]), 3)
+    for tensor, was in zip((keys, values), before, strict=True):
+        for target, source in ((2, 0), (1, 2)):
+            assert tensor[target, :, :3].equal(was[source, :, :3])
+            assert tensor[target, :, 3:].equal(was[target, :, 3:])
+        assert tensor[[0, 3]].equal(was[[0, 3]])

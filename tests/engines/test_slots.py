@@ -3,6 +3,7 @@
 import asyncio
 
 from turnwise.engines.base import Sampling
+from turnwise.engines.local import slots
 from turnwise.engines.local.slots import Request, Slot, SlotTable, shared_prefix
 
 
@@ -96,6 +97,29 @@ def test_what_a_slot_already_holds_is_lent_without_waiting():
     (wave,) = table.waves([newcomer])
     (copy,) = wave.copies
     assert (copy.slot, copy.donor, copy.length) == (newcomer, table.find("a"), 30)
+
+
+def test_the_members_of_a_group_are_compared_with_its_first_alone(monkeypatch):
+    """Four groups of eight under one system prompt: 32 arrivals do not look through 32 slots each."""
+    system, table, compared = list(range(100, 140)), SlotTable(32), []
+    arrivals = [
+        seat(table, f"{group}/{one}", [*system, *range(group, group + 20)]) for group in range(4) for one in range(8)
+    ]
+    plain = slots.shared_prefix
+    monkeypatch.setattr(slots, "shared_prefix", lambda *ids: compared.append(None) or plain(*ids))
+    waves = table.waves(arrivals)
+    assert [len(wave.slots) for wave in waves] == [1, 7 + 3, 3 * 7]
+    assert all(copy.donor.session.endswith("/0") for wave in waves for copy in wave.copies)
+    assert len(compared) < 2 * len(arrivals)
+
+
+def test_the_members_of_a_group_copy_what_a_slot_holds_already():
+    table = SlotTable(4)
+    finish(table, seat(table, "old", list(range(50))))
+    (wave,) = table.waves([seat(table, name, list(range(50))) for name in "abc"])
+    assert [(copy.slot.session, copy.donor.session, copy.length) for copy in wave.copies] == [
+        (name, "old", 49) for name in "abc"
+    ]
 
 
 def test_a_conversation_that_continues_borrows_nothing():

@@ -181,10 +181,15 @@ class SlotTable:
             prefixes.setdefault(first, {})[slot] = slot.cached_ids
         wave_of: dict[Slot, int] = {}
         waves: list[Wave] = []
+        donors_of: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
         for slot in arrivals:
             needed = slot.needed_ids()
             alike = prefixes[_opening(needed)]
-            copy = None if _continues(slot) else _find_copy(slot, needed, alike)
+            # The members of a group arrive with one prompt: the first looks through all slots for the others, too.
+            donors = donors_of.get(prompt := tuple(needed))
+            copy = None if _continues(slot) else _find_copy(slot, needed, alike if donors is None else donors)
+            if donors is None:
+                donors_of[prompt] = {**({} if copy is None else {copy.donor: alike[copy.donor]}), slot: needed}
             awaits_donor = copy is not None and copy.length > len(copy.donor.cached_ids)
             wave_of[slot] = wave = wave_of[copy.donor] + 1 if copy is not None and awaits_donor else 0
             alike[slot] = needed
