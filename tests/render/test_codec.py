@@ -27,6 +27,14 @@ def test_ids_and_text_are_the_tokenizers_own(name: str, text: str) -> None:
     assert codec.decode(tuple(ids)) == own
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_many_texts_at_once_have_the_ids_of_each(name: str) -> None:
+    _, codec = CODECS[name]
+    texts = ["one two", "", "\ud83d é", "<|im_end|>\n[1] Vardø: a town"]
+    assert codec.encode_many(texts) == [codec.encode(text) for text in texts]
+    assert codec.encode_many([]) == []
+
+
 @given(ids=st.lists(st.integers(0, 300), max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_ids_that_no_text_has_decode_as_the_tokenizer_decodes_them(ids: list[int]) -> None:
@@ -79,3 +87,27 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         render.start([Message(role="user", content=str(number))], [])
     assert len(render._prompts) == 4
+
+
+@pytest.mark.parametrize("name", ["smollm2", "llama3", "quirky"])
+def test_what_is_read_ahead_is_what_would_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, ahead = (ChatRender(family(name), RenderSettings()) for _ in range(2))
+    batch = [(Message(role="user", content=content),) for content in ("no", "Vardø is a town.", "no")]
+    assert not ahead.has_read(batch[0])
+    ahead.read_ahead(batch)
+    assert len(ahead._extensions) == 2, "equal messages are tokenised once"
+    monkeypatch.setattr(ahead._codec, "encode", lambda text: pytest.fail("it has been read"))
+    for messages in batch:
+        assert ahead.has_read(messages)
+        for action in ((), (5,), (5, ahead.stop_ids[0])):
+            assert ahead.extend(action, messages) == plain.extend(action, messages)
+
+
+def test_what_was_read_ahead_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.render.chat._KEPT", 2)
+    render = ChatRender(family("smollm2"), RenderSettings())
+    one, two, three = ((Message(role="user", content=content),) for content in "abc")
+    render.read_ahead([one, two])
+    render.extend((), one)
+    render.read_ahead([three])
+    assert [render.has_read(messages) for messages in (one, two, three)] == [True, False, True]

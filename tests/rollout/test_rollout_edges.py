@@ -196,7 +196,7 @@ class RetryingSession:
         await asyncio.sleep(0.3)
         return Move(message=Message(role="assistant", content="x"))
 
-    def observe(self, step):
+    async def observe(self, step):
         return ()
 
     async def end(self):

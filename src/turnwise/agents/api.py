@@ -55,7 +55,7 @@ class ApiSession(MessageSession):
         self._conversation.append(message)
         return Move(message=message)
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         if step.rewrites is None:
             self._conversation += step.messages
         else:

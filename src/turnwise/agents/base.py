@@ -66,7 +66,7 @@ class Session(Protocol):
         """The next move, of `max_tokens` at the most; raises `AgentStopped` or `EpisodeFailure` where there is none."""
         ...
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         """Takes the environment's answer to the last move, and returns the ids it would read next in the same row.
 
         Empty where the agent has no tokens, the episode is over, a rewrite opens a new row or the ids do not fit.
@@ -103,7 +103,7 @@ class MessageSession:
     def begin(self, messages: Sequence[Message], tools: Sequence[ToolSpec], give_back: GiveBack) -> None:
         """Nothing is kept of the opening."""
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         """Nothing is kept of the environment's answer."""
         return ()
 

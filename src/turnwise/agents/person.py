@@ -75,7 +75,7 @@ class PersonSession(MessageSession):
             self._show(Text(text, style="bold"))
         return Move(message=parse_text(text))
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         if step.rewrites is not None:
             self._show(Text("The conversation now reads:", style="italic"))
         for message in step.messages if step.rewrites is None else step.rewrites:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from turnwise.agents.base import GiveBack, Move, TurnTokens
 from turnwise.agents.decoding import Decoding
+from turnwise.agents.reading import TickReader
 from turnwise.engines.base import Completion, Engine
 from turnwise.envs.base import Env
 from turnwise.ledger import Ledger
@@ -25,6 +26,7 @@ class PolicyAgent:
     decoding: Decoding = field(default_factory=Decoding)
     ledger: Ledger = field(default_factory=Ledger)
     """Where the time spent rendering is charged."""
+    reader: TickReader = field(default_factory=TickReader)
     concurrency = None  # the engine's slots bound the episodes that sample at once
 
     def open(self, env: Env, *, session: str, context_tokens: int | None) -> "PolicySession":
@@ -66,9 +68,11 @@ class PolicySession:
         self._taken.append(tokens)
         return Move(message=message, tokens=tokens)
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         if step.done and not step.truncated:
             return ()
+        if step.rewrites is None:
+            await self._agent.reader.prepare(self._agent.render, step.messages, self._agent.ledger)
         with self._agent.ledger.spend("render"):
             return self._read(step)
 

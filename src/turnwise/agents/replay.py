@@ -74,14 +74,14 @@ class ReplaySession(PolicySession):
         self._taken[-1] = replace(move.tokens, completion=completion)
         return replace(move, tokens=self._taken[-1])
 
-    def observe(self, step: Step) -> tuple[int, ...]:
+    async def observe(self, step: Step) -> tuple[int, ...]:
         edited = self._replay.changes.edit_result
         if edited is not None and len(self._taken) == self._replay.keep:
             if step.rewrites is None or step.resumes is not None:
                 step = replace(step, messages=_edit(step.messages, edited))
             else:
                 step = replace(step, rewrites=_edit(step.rewrites, edited))
-        return super().observe(step)
+        return await super().observe(step)
 
     def _repeat(self, number: int) -> Move:
         turn = self._replay.turns[number]

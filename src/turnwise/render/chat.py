@@ -7,7 +7,7 @@ sampled, concatenated, is the row. The end of a turn is an action when it was sa
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from turnwise.errors import ConfigError, RenderError
 from turnwise.plugins import PluginKind, check_arguments, find_plugin
@@ -16,6 +16,9 @@ from turnwise.render.codec import TextCodec
 from turnwise.render.formats import format_message, parse_text
 from turnwise.render.template import CHAT, ChatTemplate, RenderSettings, Tokenizer
 from turnwise.types import Message, ToolSpec
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Llama 3's end of a message that expects a tool's answer: its template writes it for built-in tools alone, but
 # the models sample it after other calls too.
@@ -29,6 +32,22 @@ RENDERER: Final = PluginKind(
     args="render.args",
     contract="write a class with the methods of turnwise.render.Render",
 )
+
+
+class _Kept(OrderedDict[K, V]):
+    """What was tokenised of late."""
+
+    def find(self, key: K) -> V | None:
+        if key not in self:
+            return None
+        self.move_to_end(key)  # the newest are last
+        return self[key]
+
+    def keep(self, key: K, ids: V) -> V:
+        self[key] = ids
+        if len(self) > _KEPT:
+            self.popitem(last=False)
+        return ids
 
 
 class ChatRender:
@@ -51,9 +70,9 @@ class ChatRender:
         header = self._template.write_after_action((Message(role="user", content="Hello"),))
         self._opens_thinking = header.rfind("<think>") > header.rfind("</think>")
         # Safe to keep: each depends on nothing but its arguments, and these are values.
-        self._extension = lru_cache(maxsize=_KEPT)(self._tokenise_extension)
         self._move = lru_cache(maxsize=_KEPT)(self._read_move)
-        self._prompts: OrderedDict[tuple[str, tuple[Message, ...]], tuple[int, ...]] = OrderedDict()
+        self._prompts: _Kept[tuple[str, tuple[Message, ...]], tuple[int, ...]] = _Kept()
+        self._extensions: _Kept[tuple[Message, ...], tuple[tuple[int, ...], tuple[int, ...]]] = _Kept()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -63,19 +82,29 @@ class ChatRender:
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A whole conversation, up to and including the header of the assistant's next turn."""
         key = repr(tools), tuple(messages)  # a schema is a mapping, which has no hash
-        ids = self._prompts.pop(key, None)
-        if ids is None:
-            ids = self._codec.encode(self._template.write(messages, tools))
-        self._prompts[key] = ids  # the newest are last
-        if len(self._prompts) > _KEPT:
-            self._prompts.popitem(last=False)
-        return ids
+        return self._prompts.find(key) or self._prompts.keep(
+            key, self._codec.encode(self._template.write(messages, tools))
+        )
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
         """What follows `action_ids`: its end where none was sampled, new messages, the assistant's next header."""
-        forced_end, rest = self._extension(tuple(messages))
+        key = tuple(messages)
+        forced_end, rest = self._extensions.find(key) or self._keep_extension(
+            key, self._codec.encode(self._template.write_after_action(key))
+        )
         ended = bool(action_ids) and action_ids[-1] in self._stop_ids
         return rest if ended else (*forced_end, *rest)
+
+    def has_read(self, messages: tuple[Message, ...]) -> bool:
+        """Whether `extend` knows these messages already."""
+        return messages in self._extensions
+
+    def read_ahead(self, batch: Sequence[tuple[Message, ...]]) -> None:
+        """Tokenises what `extend` is going to be asked for, all in one call."""
+        new = [messages for messages in dict.fromkeys(batch) if messages not in self._extensions]
+        texts = [self._template.write_after_action(messages) for messages in new]
+        for messages, ids in zip(new, self._codec.encode_many(texts), strict=True):
+            self._keep_extension(messages, ids)
 
     def parse(self, action_ids: Sequence[int]) -> Message:
         """Reads the agent's move, its end token aside; a thought that the header opened is a thought."""
@@ -102,14 +131,13 @@ class ChatRender:
         known = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}
         return next((i for i in self._codec.encode(self._template.write_end_of_turn()) if i in known), None)
 
-    def _tokenise_extension(self, messages: tuple[Message, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _keep_extension(
+        self, messages: tuple[Message, ...], ids: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What ends an action that did not end itself, and what follows in either case."""
         assert self._end is not None, "checked when the renderer was made"
-        ids = self._codec.encode(self._template.write_after_action(messages))
-        if not self._template_ends:
-            return (self._end,), ids
-        cut = ids.index(self._end) + 1
-        return ids[:cut], ids[cut:]
+        cut = ids.index(self._end) + 1 if self._template_ends else 0
+        return self._extensions.keep(messages, (ids[:cut] if cut else (self._end,), ids[cut:]))
 
     def _read_move(self, action_ids: tuple[int, ...]) -> Message:
         ended = bool(action_ids) and action_ids[-1] in self._stop_ids

@@ -35,16 +35,26 @@ class TextCodec:
         tokenizer.encode("", add_special_tokens=False)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        # A tool may answer with a lone surrogate, which no tokenizer takes.
-        sound = text if text.isascii() else text.encode("utf-8", "replace").decode()
         if self._backend is None:
-            return tuple(self._tokenizer.encode(sound, add_special_tokens=False))
-        return tuple(self._backend.encode_batch_fast([sound], add_special_tokens=False)[0].ids)
+            return tuple(self._tokenizer.encode(_make_sound(text), add_special_tokens=False))
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """As `encode` of each, spread over the cores."""
+        if self._backend is None:
+            return [self.encode(text) for text in texts]
+        found = self._backend.encode_batch_fast(list(map(_make_sound, texts)), add_special_tokens=False)
+        return [tuple(encoding.ids) for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         if self._backend is None:
             return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return self._backend.decode(list(ids), skip_special_tokens=False)
+
+
+def _make_sound(text: str) -> str:
+    """A tool may answer with a lone surrogate, which no tokenizer takes."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _find_backend(tokenizer: Tokenizer) -> _Backend | None:

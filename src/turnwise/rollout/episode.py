@@ -117,7 +117,7 @@ class _Conversation:
                 return stopped.stop
             turn = _make_turn(move, state_key, time.perf_counter() - asked)
             step = await self._take(turn, move.message)
-            self.tail_ids = session.observe(step)
+            self.tail_ids = await session.observe(step)
             if step.done:
                 return _why_done(step)
             if budget is not None:
@@ -170,7 +170,7 @@ class _Conversation:
         self.tail_ids = ()
         if step.done:
             return _why_done(step)
-        self.session.observe(step)
+        await self.session.observe(step)
         return StopReason.CONTEXT_FULL if _is_full(self.session) else None
 
 
