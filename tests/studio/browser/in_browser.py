@@ -12,7 +12,7 @@ from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
 from studio_pages import LANDMARK, pages_of, path_of
 from studio_runs import EVIL, make_studio_run, serving, write_step
 from tiny_runs import SFT, run_tiny
-from turnwise.runs import RunDirectory
+from turnwise.runs import MetricsLog, RunDirectory
 from turnwise.runs.episodes import list_episodes, read_episode, trajectory_files
 
 
@@ -43,11 +43,42 @@ def test_the_curves_of_a_live_run_move(open_page, tmp_path):
         expect(chart).to_have_attribute("aria-label", "Reward: Reward 0.2")
         line = chart.locator("path.line")
         before = line.get_attribute("d")
+        asked = []
+        page.on("request", lambda one: asked.append(one.url))
         write_step(run, 3)
         expect(chart).to_have_attribute("aria-label", "Reward: Reward 0.3")
         assert line.get_attribute("d") != before
         expect(page.locator(".tile", has_text="training steps")).to_contain_text("3")
+        expect(page.locator(".tile", has_text="episodes of training")).to_contain_text("18")
+        assert [("/series?" in url, "since=" in url) for url in asked] == [(True, True)] * len(asked)
         page.close()
+
+
+def test_a_page_that_followed_draws_what_one_that_comes_later_draws(open_page, tmp_path):
+    run = make_studio_run(tmp_path / "live", steps=2, ended=False)
+    lines = "[...document.querySelectorAll('.chart path.line, .chart .whisker')].map((one) => one.outerHTML)"
+    with serving(tmp_path) as client:
+        path = path_of(client, "/curves", "live")
+        page = open_page(client, path)
+        expect(page.locator(".chart svg").first).to_be_visible()
+        log = MetricsLog(run.metrics)
+        writes = [
+            lambda: write_step(run, 3, log),
+            lambda: log.write(3, "evaluate", dict.fromkeys(("evaluate/success", "evaluate/success_low"), 0.9)),
+            lambda: log.write(4, "train", {"rollout/reward": 0.1, "policy/grad_norm": 7.0}),
+            lambda: log.truncate_after(3),
+            lambda: write_step(run, 4, log),
+        ]
+        for write in writes:
+            with page.expect_response(lambda one: "since=" in one.url):
+                write()
+        fresh = open_page(client, path)
+        expect(fresh.locator(".chart svg").first).to_be_visible()
+        fresh.wait_for_function(f"() => {lines}.length > 3")
+        wanted = fresh.evaluate(lines)
+        page.wait_for_function(f"(wanted) => JSON.stringify({lines}) === JSON.stringify(wanted)", arg=wanted)
+        page.close()
+        fresh.close()
 
 
 @pytest.mark.parametrize("path", ["", "/curves", "/trajectories", "/ledger"])
