@@ -1,6 +1,7 @@
 """A page that follows a run, without a browser: it asks the server what the page's scripts ask, when they ask it.
 
-Invariant: the curves it asks for and how long it rests are read from the scripts themselves.
+Invariant: the curves it asks for and how long it rests are read from the scripts themselves; as it draws nothing, it
+rests shorter than a browser, and costs the server more.
 """
 
 import http.client

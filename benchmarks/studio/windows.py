@@ -31,6 +31,8 @@ ORDER: Final = (False, True, True, False)
 _TRIMMED: Final = 0.2
 _DRAWS: Final = 10_000
 _BAR: Final = 0.01
+_FEWEST: Final = 12
+"""Blocks below which the bootstrap's interval is too narrow to decide anything."""
 
 
 class Stopwatch(Callback):
@@ -83,12 +85,15 @@ class Change:
     mean: float
     low: float
     high: float
+    blocks: int
 
     def __str__(self) -> str:
         return f"{self.mean:+.2%}, 95 % interval {self.low:+.2%} to {self.high:+.2%}"
 
     @property
     def verdict(self) -> str:
+        if self.blocks < _FEWEST:
+            return f"undecided: {self.blocks} blocks are too few for an interval; measure {_FEWEST}, or --join runs"
         if self.high < _BAR:
             return f"below {_BAR:.0%}"
         return (
@@ -151,7 +156,7 @@ def estimate(blocks: Sequence[Block], of: Callable[[Block], float]) -> Change:
     values = np.array([of(block) for block in blocks])  # [blocks]
     drawn = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
     low, high = np.percentile(_trimmed_mean(values[drawn]), [2.5, 97.5])
-    return Change(mean=float(_trimmed_mean(values[None])[0]), low=float(low), high=float(high))
+    return Change(mean=float(_trimmed_mean(values[None])[0]), low=float(low), high=float(high), blocks=len(values))
 
 
 def _trimmed_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

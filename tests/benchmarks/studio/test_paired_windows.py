@@ -78,7 +78,13 @@ def test_the_cost_is_that_of_training_and_of_the_server_together(change, server,
 
 
 def test_an_interval_that_holds_the_bar_decides_nothing():
-    assert Change(mean=0.005, low=-0.01, high=0.011).verdict.startswith("undecided")
+    assert Change(mean=0.005, low=-0.01, high=0.011, blocks=99).verdict.startswith("undecided")
+
+
+def test_a_few_blocks_decide_nothing():
+    blocks = blocks_of(made_steps(0.0))
+    assert estimate(blocks[:12], cost).verdict == "below 1%"
+    assert estimate(blocks[:11], cost).verdict.startswith("undecided: 11 blocks are too few")
 
 
 def test_the_servers_share_is_of_what_training_computes():

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.studio.made_runs import NEEDLE, make_run, write_metrics
+from benchmarks.studio.page import key_curves
 from studio_pages import LANDMARK, pages_of, path_of
 from studio_runs import EVIL, make_studio_run, serving, write_step
 from tiny_runs import SFT, run_tiny
@@ -70,15 +71,47 @@ def test_a_page_that_followed_draws_what_one_that_comes_later_draws(open_page, t
             lambda: write_step(run, 4, log),
         ]
         for write in writes:
-            with page.expect_response(lambda one: "since=" in one.url):
+            with page.expect_response(lambda one: "since=" in one.url, timeout=60_000):
                 write()
         fresh = open_page(client, path)
         expect(fresh.locator(".chart svg").first).to_be_visible()
         fresh.wait_for_function(f"() => {lines}.length > 3")
         wanted = fresh.evaluate(lines)
-        page.wait_for_function(f"(wanted) => JSON.stringify({lines}) === JSON.stringify(wanted)", arg=wanted)
+        same = f"(wanted) => JSON.stringify({lines}) === JSON.stringify(wanted)"
+        page.wait_for_function(same, arg=wanted, timeout=60_000)
         page.close()
         fresh.close()
+
+
+def test_a_chart_out_of_sight_is_drawn_when_it_comes_into_sight_and_a_hidden_page_asks_for_nothing(open_page, tmp_path):
+    run = make_run(tmp_path / "live", trajectories=200, tokens=20)
+    write_metrics(run, steps=20, curves=key_curves())
+    line = run.metrics.read_text().splitlines(keepends=True)[0].replace('"step": 1,', '"step": 21,')
+    drawn = "document.querySelector('[data-metric=\"rollout/tokens_per_second\"] path.line').getAttribute('d')"
+    hide = "(hidden) => Object.defineProperty(document, 'hidden', { value: hidden, configurable: true })"
+    with serving(tmp_path) as client:
+        page = open_page(client, path_of(client, "/curves", "live"))
+        last = page.locator('[data-metric="rollout/tokens_per_second"]')
+        expect(last.locator("svg")).to_be_attached()
+        before = page.evaluate(drawn)
+        with page.expect_response(lambda one: "since=" in one.url, timeout=60_000), run.metrics.open("a") as file:
+            file.write(line)
+        page.wait_for_timeout(500)
+        assert page.evaluate(drawn) == before
+        last.scroll_into_view_if_needed()
+        page.wait_for_function(f"(before) => {drawn} !== before", arg=before)
+        page.evaluate(hide, True)
+        page.wait_for_timeout(8000)  # until a request that was due before is over
+        asked = []
+        page.on("request", lambda one: asked.append(one.url))
+        with run.metrics.open("a") as file:
+            file.write(line.replace('"step": 21,', '"step": 22,'))
+        page.wait_for_timeout(4000)
+        assert asked == []
+        with page.expect_response(lambda one: "since=" in one.url, timeout=60_000):
+            page.evaluate(hide, False)
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.close()
 
 
 @pytest.mark.parametrize("path", ["", "/curves", "/trajectories", "/ledger"])

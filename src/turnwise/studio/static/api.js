@@ -37,15 +37,19 @@ export function link(path, query) {
 export const runPath = (id, rest = "") => `/run/${encodeURIComponent(id)}${rest}`;
 export const runApi = (id, rest = "") => `/api/runs/${encodeURIComponent(id)}${rest}`;
 
-// Calls back when a run writes; returns what ends it. However long a call takes, the next one comes so much later that
-// the page and its server use a sixtieth of the time at the most: a run that trains on the same machine hardly notices.
-const LEAST_WAIT = 1200, MOST_WAIT = 30000, RESTS = 60;
+// Calls back when a run writes; returns what ends it. However long a call and its painting take, the next one comes so
+// much later that they use a hundred-and-twentieth of the time at the most, and with the browser's other processes some
+// fortieth: a run that trains on the same machine hardly notices. A page that nobody looks at asks for nothing until it
+// is looked at again.
+const LEAST_WAIT = 1200, MOST_WAIT = 30000, RESTS = 120;
 
 // One blink for what came in. An animation without end would paint all the time: an eighth of a core without a GPU.
 function beat() {
   document.documentElement.classList.add("beat");
   setTimeout(() => document.documentElement.classList.remove("beat"), 250);
 }
+
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
 export function onChange(ids, call) {
   const source = new EventSource(`/api/events?${search({ run: ids })}`);
@@ -54,18 +58,21 @@ export function onChange(ids, call) {
     const began = performance.now();
     try { await call(); } catch { /* the next change asks again */ }
     beat();
+    if (!document.hidden) await painted();
     wait = Math.min(MOST_WAIT, Math.max(LEAST_WAIT, RESTS * (performance.now() - began)));
     if (due === 0) return;
     due = null;
     if (again) later();
   };
   const later = () => {
-    again = due !== null;
-    if (due === null) due = setTimeout(act, wait);
+    again = due !== null || document.hidden;
+    if (!again) due = setTimeout(act, wait);
   };
+  const shown = () => { if (again && due === null) later(); };
+  document.addEventListener("visibilitychange", shown);
   source.addEventListener("change", later);
   source.addEventListener("runs", later);
   source.addEventListener("open", () => document.documentElement.classList.add("live"));
   source.addEventListener("error", () => document.documentElement.classList.remove("live"));
-  return () => { source.close(); clearTimeout(due); document.documentElement.classList.remove("live"); due = 0; };
+  return () => { document.removeEventListener("visibilitychange", shown); source.close(); clearTimeout(due); document.documentElement.classList.remove("live"); due = 0; };
 }

@@ -52,10 +52,11 @@ export function lineChart({ label, height = 200 }) {
   const tip = h("div", { class: "tip", role: "status" });
   const box = h("div", { class: "chart" });
   let data = { series: [], events: [], weight: 0, between: null, xName: "step" };
-  let width = 0, scale = null, cursor = null;
+  let width = 0, scale = null, cursor = null, inView = true, stale = false;
 
   function draw() {
     if (width < 60) return;
+    stale = false;
     const { series, events, weight, between } = data;
     const lines = series.map((one) => ({ ...one, line: one.dots ? one.y : smooth(one.y, weight) }));
     const across = range(lines.flatMap((one) => one.x)) || [0, 1];
@@ -137,7 +138,13 @@ export function lineChart({ label, height = 200 }) {
     if (wide !== width) { width = wide; draw(); }
   }).observe(box);
 
-  return { el: box, update(next) { data = { ...data, ...next }; draw(); } };
+  // Of a page of charts that follows a run, those that are out of sight are drawn when they come into it.
+  new IntersectionObserver((entries) => {
+    inView = entries[entries.length - 1].isIntersecting;
+    if (inView && stale) draw();
+  }, { rootMargin: "100px" }).observe(box);
+
+  return { el: box, update(next) { data = { ...data, ...next }; stale = !inView; if (inView) draw(); } };
 }
 
 const hours = (seconds) => (seconds < 120 ? `${num(seconds, 3)} s` : seconds < 7200 ? `${num(seconds / 60, 3)} min` : `${num(seconds / 3600, 3)} h`);
