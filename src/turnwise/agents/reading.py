@@ -25,12 +25,8 @@ _CORES = 4
 class ReadsAhead(Protocol):
     """A renderer that keeps what it tokenised."""
 
-    def has_read(self, messages: Messages) -> bool:
-        """Whether `extend` knows these messages already."""
-        ...
-
     def read_ahead(self, batch: Sequence[Messages]) -> None:
-        """Tokenises what `extend` is going to be asked for."""
+        """Tokenises what `extend` is going to be asked for, and does not know yet."""
         ...
 
 
@@ -45,25 +41,30 @@ class TickReader:
 
     async def prepare(self, render: Render, messages: Sequence[Message], ledger: Ledger) -> None:
         """Returns once the messages are tokenised, beside those of the other episodes of this tick; or at once, where
-        that does not pay."""
-        given = tuple(messages)
-        if not self._pays or not isinstance(render, ReadsAhead) or render.has_read(given):
+        that does not pay.
+
+        Messages that the renderer knows wait as well: what it knows depends on the past of this process, which a run
+        that was resumed does not share, and the tick decides with whom an episode is decoded.
+        """
+        if not self._pays or not isinstance(render, ReadsAhead):
             return
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(loop, [])
         if not waiting:
             loop.call_soon(self._read, loop, render, ledger)
         read: asyncio.Future[None] = loop.create_future()
-        waiting.append((given, read))
+        waiting.append((tuple(messages), read))
         await read
 
     def _read(self, loop: asyncio.AbstractEventLoop, render: ReadsAhead, ledger: Ledger) -> None:
         waiting = [(messages, read) for messages, read in self._waiting.pop(loop) if not read.done()]
-        # An error is raised again by `extend`, in the episode whose messages cannot be written.
-        with ledger.spend("render"), contextlib.suppress(RenderError):
-            render.read_ahead([messages for messages, _ in waiting])
-        for _, read in waiting:
-            read.set_result(None)
+        try:
+            # An error is raised again by `extend`, in the episode whose messages cannot be written.
+            with ledger.spend("render"), contextlib.suppress(RenderError):
+                render.read_ahead([messages for messages, _ in waiting])
+        finally:  # whatever went wrong, nobody is left waiting
+            for _, read in waiting:
+                read.set_result(None)
 
 
 def _count_cores() -> int:

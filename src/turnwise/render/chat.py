@@ -95,10 +95,6 @@ class ChatRender:
         ended = bool(action_ids) and action_ids[-1] in self._stop_ids
         return rest if ended else (*forced_end, *rest)
 
-    def has_read(self, messages: tuple[Message, ...]) -> bool:
-        """Whether `extend` knows these messages already."""
-        return messages in self._extensions
-
     def read_ahead(self, batch: Sequence[tuple[Message, ...]]) -> None:
         """Tokenises what `extend` is going to be asked for, all in one call."""
         new = [messages for messages in dict.fromkeys(batch) if messages not in self._extensions]
