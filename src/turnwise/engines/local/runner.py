@@ -28,8 +28,11 @@ _LENGTH_STEP = 32
 _REPLAYED_TOKENS = 16384
 """A prefill of at most this many tokens is replayed from a graph: its launch would take the host as long as the device
 takes to run it."""
-_MIN_TOKENS, _MIN_WIDTH = 256, 64
-"""Smaller prefills take no less time."""
+_MIN_TOKENS, _MIN_CHUNKS, _MIN_WIDTH = 256, 16, 256
+"""Smaller prefills take no less time: programs of the kernels that have nothing to do end at once."""
+_MIN_SLOTS, _MIN_KEYS = 8, 128
+"""Nor do smaller decode steps. Every size costs a run without a graph and a capture, some 20 ms, when it first comes
+up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +156,8 @@ class ModelRunner:
             if self._graphs is None or not self._graphs.enabled:
                 return PendingTokens(*self._decode_step(count, _round_up(length), greedy=greedy, truncate=truncate))
             # Few shapes, so that few graphs serve them all: some more idle slots, some more masked keys.
-            slots = min(bucket(count), self._slots)
-            keys = min(max(bucket(length), _round_up(length)), self._cache.capacity)
+            slots = min(_round_up_slots(count), self._slots)
+            keys = min(_power_of_two(max(length, _MIN_KEYS)), self._cache.capacity)
             return PendingTokens(
                 *self._graphs.run(
                     (slots, keys, greedy, truncate),
@@ -336,6 +339,19 @@ def _round_up(length: int) -> int:
     return -(-length // _LENGTH_STEP) * _LENGTH_STEP
 
 
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _power_of_four(size: int) -> int:
+    return 4 ** (((size - 1).bit_length() + 1) // 2)
+
+
+def _round_up_slots(count: int) -> int:
+    """One size to every doubling, and from 64 slots two, where idle ones cost time."""
+    return _power_of_two(max(count, _MIN_SLOTS)) if count <= 64 else bucket(count)
+
+
 def _round_up_tokens(count: int) -> int:
     """Two sizes to every doubling, and from 4,096 tokens eight, where padding costs time."""
     if count <= 4096:
@@ -361,6 +377,6 @@ class PrefillSize:
         """The smallest of few sizes that this one fits."""
         return PrefillSize(
             tokens=_round_up_tokens(max(self.tokens, _MIN_TOKENS)),
-            chunks=4 ** (((self.chunks - 1).bit_length() + 1) // 2),
-            width=1 << (max(self.width, _MIN_WIDTH) - 1).bit_length(),
+            chunks=_power_of_four(max(self.chunks, _MIN_CHUNKS)),
+            width=_power_of_four(max(self.width, _MIN_WIDTH)),
         )
