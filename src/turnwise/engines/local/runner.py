@@ -344,7 +344,7 @@ def _power_of_two(size: int) -> int:
 
 
 def _power_of_four(size: int) -> int:
-    return 4 ** (((size - 1).bit_length() + 1) // 2)
+    return 1 << ((size - 1).bit_length() + 1) // 2 * 2
 
 
 def _round_up_slots(count: int) -> int:
