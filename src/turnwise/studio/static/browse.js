@@ -60,7 +60,13 @@ export async function browseTab(body, id, query) {
   const slowly = () => { clearTimeout(wait); wait = setTimeout(change, 180); };
   const select = (name, label, options) => {
     inputs[name] = h("select", { onchange: change }, options.map(([value, text]) => h("option", { value, ...(value === state[name] ? { selected: true } : {}) }, text)));
+    if (state[name]) choose(name, state[name]);
     return h("label", null, label, inputs[name]);
+  };
+  // Also before the first answer has said what there is to choose from.
+  const choose = (name, value) => {
+    if (![...inputs[name].options].some((one) => one.value === value)) inputs[name].append(h("option", { value }, value));
+    inputs[name].value = value;
   };
   const box = (name, label, type, extra) => {
     inputs[name] = h("input", { type, value: state[name], oninput: slowly, ...extra });
@@ -96,7 +102,7 @@ export async function browseTab(body, id, query) {
     box("shortest", "Tokens from", "number", { min: 0 }), box("longest", "to", "number", { min: 0 }),
     h("label", { class: "check" }, inputs.errors, "tool errors"));
   const folded = h("details", { class: "filter-box", open: !matchMedia("(max-width: 700px)").matches }, h("summary", null, "Filters"), filters);
-  const teaching = h("button", { type: "button", title: "Groups whose rewards differ most come first: they teach most", onclick: () => { inputs.sort.value = "spread"; inputs.descending.checked = true; inputs.stage.value = "train"; change(); } }, "What teaches most");
+  const teaching = h("button", { type: "button", title: "Groups whose rewards differ most come first: they teach most", onclick: () => { inputs.sort.value = "spread"; inputs.descending.checked = true; choose("stage", "train"); change(); } }, "What teaches most");
   const clear = h("button", { type: "button", class: "plain", onclick: () => { location.hash = link(runPath(id, "/trajectories")); } }, "Clear");
 
   replace(body, h("div", { class: "controls" }, search, teaching, h("span", { class: "grow" }), sort, h("label", { class: "check" }, inputs.descending, "descending"), clear),
