@@ -11,6 +11,7 @@ python -m benchmarks.real sokoban runs/sokoban/trajectories/evaluate-000000.parq
 python -m benchmarks.real alfworld runs/alfworld/trajectories/evaluate-000000.parquet
 python -m benchmarks.real plot runs/auto runs/monitor --to curves.svg
 python -m benchmarks.real host runs/rl --own-time
+python -m benchmarks.real.profile figures.txt -- train gpu-multihop-smollm2 --run runs/rl
 """
 
 import argparse
