@@ -8,4 +8,5 @@ from trial import Traced, run_rounds
 
 if __name__ == "__main__":
     rounds = json.loads(Path(sys.argv[1]).read_text())
-    sys.exit(run_rounds([[Traced(test, seconds, frozenset()) for test, seconds in tests] for tests in rounds]))
+    read = [[Traced(test, seconds, frozenset(), setup) for test, seconds, setup in tests] for tests in rounds]
+    sys.exit(run_rounds(read))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from count import Draw, Result, fill_page, write_count
-from tracing import choose_tests
-from trial import ROOT, Alarm, Traced, cpu_seconds, end, first_failure, is_stuck, read_outcome
+from tracing import MODULE_LEVEL, choose_tests
+from trial import ROOT, Alarm, Traced, cpu_seconds, end, first_failure, is_stuck, read_outcome, seconds_of
 
 PLACE = "src/turnwise/credit/gae.py:12"
 OTHER = "src/turnwise/credit/scan.py:9"
@@ -31,6 +31,26 @@ def test_patience_limits_what_a_survivor_costs():
     tests = [Traced(f"tests/credit/test_gae.py::test_{n}", 10.0, frozenset({PLACE})) for n in range(20)]
     chosen = [test for tests in choose_tests(tests, "src/turnwise/credit/gae.py", 12, 45.0) for test in tests]
     assert len(chosen) == 1 + 1 + 1 + 4, "one in each of the short rounds, and 45 seconds of them"
+
+
+def test_the_fixtures_that_a_test_waits_for_are_a_part_of_its_time_and_taken_once_in_a_file():
+    tests = [Traced(f"tests/credit/test_gae.py::test_{n}", 0.1, frozenset({PLACE}), 13.0) for n in range(3)]
+    quick = Traced("tests/credit/test_scan.py::test_quick", 0.2, frozenset({PLACE}))
+    assert seconds_of([tests[0]]) == pytest.approx(13.1)
+    assert seconds_of([*tests, quick]) == pytest.approx(13.5)
+    first, then, *later = choose_tests([*tests, quick], "src/turnwise/credit/gae.py", 12, 60.0)
+    assert (first, then) == ([quick], [tests[0]]), "whichever runs first waits"
+    assert [test for tests in later for test in tests] == tests[1:]
+
+
+def test_what_runs_on_import_is_tried_by_tests_that_execute_the_file_or_make_a_dataclass_of_it():
+    maker = Traced(
+        "tests/credit/test_gae.py::test_default", 0.1, frozenset({f"src/turnwise/credit/gae.py:{MODULE_LEVEL}"})
+    )
+    caller = Traced("tests/credit/test_gae.py::test_call", 0.2, frozenset({PLACE}))
+    other = Traced("tests/credit/test_scan.py::test_elsewhere", 0.01, frozenset({OTHER}))
+    assert choose_tests([caller, maker, other], "src/turnwise/credit/gae.py", MODULE_LEVEL, 5.0) == [[maker, caller]]
+    assert choose_tests([caller, maker, other], "src/turnwise/credit/gae.py", 12, 5.0) == [[caller]]
 
 
 def test_a_function_that_no_test_executes_is_tried_by_tests_of_its_file():

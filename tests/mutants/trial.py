@@ -40,10 +40,20 @@ class Traced:
     test: str
     seconds: float
     functions: frozenset[str]
+    setup: float = 0.0
+    """Seconds that fixtures take which it shares with others; the first of them to run waits for these."""
 
     @property
     def file(self) -> str:
         return self.test.partition("::")[0]
+
+
+def seconds_of(tests: Sequence[Traced]) -> float:
+    """How long tests take in one round: each of them, and once the fixtures that those of a file share."""
+    setups: dict[str, float] = {}
+    for test in tests:
+        setups[test.file] = max(test.setup, setups.get(test.file, 0.0))
+    return sum(setups.values()) + sum(test.seconds for test in tests)
 
 
 class Tree:
@@ -146,7 +156,7 @@ def try_mutant(
 
     `prepare` puts the mutation into the child, or says that it cannot.
     """
-    limit = GRACE + _MULTIPLE * sum(test.seconds for tests in rounds for test in tests)
+    limit = GRACE + _MULTIPLE * sum(map(seconds_of, rounds))
 
     def work() -> int:
         return run_rounds(rounds) if prepare() else CANNOT_PATCH
@@ -156,7 +166,7 @@ def try_mutant(
 
 def run_rounds(rounds: Sequence[Sequence[Traced]]) -> int:
     """Runs tests, round after round until one fails; returns pytest's exit code."""
-    alarm = Alarm({test.test: test.seconds for tests in rounds for test in tests})
+    alarm = Alarm({test.test: seconds_of([test]) for tests in rounds for test in tests})
     failed = (run_tests([test.test for test in tests], "-x", plugins=[alarm]) for tests in rounds)
     return next((code for code in failed if code), 0)
 
@@ -164,7 +174,7 @@ def run_rounds(rounds: Sequence[Sequence[Traced]]) -> int:
 def run_afresh(tree: Tree, rounds: Sequence[Sequence[Traced]]) -> NoReturn:
     """Goes on as a process that has imported nothing, and so imports the mutated file."""
     file = tree.source.parent / "rounds.json"
-    file.write_text(json.dumps([[(test.test, test.seconds) for test in tests] for tests in rounds]))
+    file.write_text(json.dumps([[(test.test, test.seconds, test.setup) for test in tests] for tests in rounds]))
     os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("rounds.py")), str(file)])
 
 
