@@ -1,5 +1,6 @@
 """Small promises of the learner's room, each by itself: budgets to the token, metrics by hand, modes put back."""
 
+import hashlib
 import logging
 import math
 
@@ -418,6 +419,13 @@ def test_a_small_gradient_is_taken():
 
 def test_a_process_alone_is_the_first_of_one():
     assert (SINGLE.rank, SINGLE.world, SINGLE.is_main, SINGLE.agree(str)) == (0, 1, True, True)
+
+
+def test_a_process_alone_hashes_the_shards_that_it_wrote(tmp_path):
+    hashes = SINGLE.write_shards(tmp_path, {"weights/a": torch.arange(4.0), "weights/b": torch.ones(2, 3)})
+    written = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in tmp_path.iterdir()}
+    assert hashes == written
+    assert written
 
 
 def test_the_metrics_of_an_update_are_means_over_its_sound_steps():

@@ -77,7 +77,8 @@ def work(rank, world, port, folder):
         for name, value in {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
             patch.setenv(name, str(value))
         parallel = shard_among(join(), torch.device("cpu"))
-    results = {"shares": (parallel.rank, parallel.is_sharded), "prepared": prepared(parallel)}
+    results = {"shares": (parallel.rank, parallel.is_sharded)}
+    results["prepared"], results["sent to"] = prepared(parallel)
     for case, layout in PLAN:
         learner = learner_of(CASES[case], parallel=parallel, **LAYOUTS[layout])
         caught, update = update_of(learner)
@@ -98,12 +99,14 @@ def work(rank, world, port, folder):
 
 
 def prepared(parallel):
-    """The weights, in full, that a model has when it is sharded; every rank had other ones before."""
-    model = tiny_llama()
+    """The weights, in full, that a model has when it is sharded; every rank had other ones before. And where the model
+    that was given is sent."""
+    model, sent = tiny_llama(), []
     with torch.no_grad():
         for weight in model.parameters():
             weight += parallel.rank
-    return {name: parallel.whole(weight) for name, weight in parallel.prepare(model).state_dict().items()}
+    model.to = lambda device: sent.append(device)
+    return {name: parallel.whole(weight) for name, weight in parallel.prepare(model).state_dict().items()}, sent
 
 
 def resumed(parallel):
@@ -216,6 +219,10 @@ def test_a_sharded_model_has_rank_0s_weights(ranks):
     for one in ranks:
         for name, weight in tiny_llama().state_dict().items():
             assert torch.equal(one["prepared"][name], weight), name
+
+
+def test_a_model_that_was_sharded_stays_on_the_device_of_rank_0_alone(ranks):
+    assert [one["sent to"] for one in ranks] == [[], *(["cpu"] for _ in ranks[1:])]
 
 
 def test_layers_are_gathered_one_by_one_and_ranks_leave_together(ranks):

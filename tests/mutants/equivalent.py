@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 _FLEET = "src/turnwise/rollout/fleet.py"
 _DATA_PARALLEL = "src/turnwise/learner/parallel/data_parallel.py"
+_CROSS_SCORE = "src/turnwise/learner/cross_score.py"
+_LOSS_INPUTS = "src/turnwise/learner/loss_inputs.py"
 _MIXTURE = "src/turnwise/rollout/mixture_sampler.py"
 
 REASONS: Mapping[tuple[str, str, str], str] = {
@@ -14,6 +16,16 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "loads = [0] * world",
         "loads = [1] * world",
     ): "all ranks begin with the same load, whatever it is",
+    (
+        _CROSS_SCORE,
+        "for stop in range(len(end), len(ids) + 1) if end else ():",
+        "for stop in range(len(end), len(ids) + 2) if end else ():",
+    ): "past the last id, what is compared with the end is shorter than it",
+    (
+        _LOSS_INPUTS,
+        "return batch.trajectory * len(batch.ids) + batch.turn",
+        "return (batch.trajectory * len(batch.ids) - batch.turn)",
+    ): "turns have numbers of their own either way, and numbers are only compared with one another",
     (
         _MIXTURE,
         "self._owed = dict.fromkeys(self._samplers, 0.0)",

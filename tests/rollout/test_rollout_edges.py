@@ -14,6 +14,8 @@ from turnwise.envs.base import Env
 from turnwise.errors import EnvError
 from turnwise.rollout import Limits, RolloutCollector, RolloutSettings, TaskSampler, run_episode, run_groups
 from turnwise.rollout.failures import report_failures
+from turnwise.rollout.groups import _in_place
+from turnwise.rollout.limits import limits_for
 from turnwise.tools.watchdog import playing
 from turnwise.types import Group, Message, Step, StopReason, Task, Trajectory
 
@@ -55,6 +57,33 @@ def test_without_a_deadline_a_call_may_take_as_long_as_it_likes(monkeypatch, cap
         assert play(Watched("a"), Scripted(nap), env_seconds=None).stop is StopReason.DONE
     assert "step has not answered for" in caplog.text
     assert "its episode fails" not in caplog.text
+
+
+def test_limits_that_an_environment_has_of_its_own_take_the_place_of_the_rollouts():
+    class Short(Scripted):
+        def episode_limits(self, task):
+            return {"max_turns": 2} if task.id == "a" else {}
+
+    given = RolloutSettings(max_turns=5, turn_tokens=7)
+    own, shared = (limits_for(Short(), task, given) for task in TASKS[:2])
+    assert (own.max_turns, own.turn_tokens) == (2, 7)
+    assert shared is given
+
+
+def test_an_episode_that_was_left_behind_frees_its_place_once():
+    left, places = [], asyncio.Semaphore(1)
+
+    async def start(leave):
+        leave("in time")
+        return "later"
+
+    async def run():
+        assert await _in_place(places, start, left.append) == "later"
+        await places.acquire()
+
+    asyncio.run(run())
+    assert left == ["in time"]
+    assert places.locked(), "there is one place"
 
 
 @pytest.mark.parametrize("step", [Step(done=True), OSError("broken")])

@@ -221,6 +221,54 @@ def test_after_a_rollback_what_was_sampled_is_dropped_and_what_was_playing_begin
     run_cleanly(run())
 
 
+def resumed(worker, begun, *, next_number, **settings):
+    """A stream that goes on from a checkpoint: groups that were late stand before lower ones that had ended in time."""
+    stream = stream_of(worker, **settings)
+    drawn = [[number, number % len(TASKS)] for number in begun]
+    stream.load_state_dict({"sampler": stream.task_sampler.state_dict(), "next": next_number, "drawn": drawn})
+    return stream
+
+
+def test_where_more_have_ended_than_a_step_learns_from_those_of_the_lowest_numbers_are_taken():
+    async def run():
+        worker = Gated()
+        stream = resumed(worker, [4, 5, 8, 7, 9, 10], next_number=11)
+        await stream.load({}, 3)
+        batch = asyncio.ensure_future(collect(stream, 3))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert worker.begun == [4, 5, 8, 7, 9, 10], "as they were saved"
+        await worker.finish(8, 7, 5, 4)
+        assert numbers((await batch).kept) == [4, 5, 7]
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_groups_are_learnt_from_in_the_order_of_their_numbers_though_the_oldest_are_chosen_first():
+    """Group 3 begins a step after 7 and 8, by newer weights, and takes the place of 9, which is too slow."""
+
+    async def run():
+        worker = Gated()
+        stream = resumed(worker, [4, 5, 6, 7, 8, 9, 3], next_number=10, straggler_seconds=0.1)
+        await stream.load({}, 3)
+        first = asyncio.ensure_future(collect(stream, 3))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await worker.finish(4, 5, 6)
+        assert numbers((await first).kept) == [4, 5, 6]
+        await stream.load({}, 4)
+        second = asyncio.ensure_future(collect(stream, 4))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert worker.begun == [4, 5, 6, 7, 8, 9, 3, 10, 11]
+        await worker.finish(7, 8, 3)
+        assert numbers((await second).kept) == [3, 7, 8]
+        await stream.close()
+
+    run_cleanly(run())
+
+
 def test_the_last_steps_begin_no_more_than_they_learn_from():
     worker = Player()
 

@@ -348,6 +348,16 @@ def test_a_run_goes_on_from_its_last_whole_checkpoint(make, tmp_path):
     assert (tmp_path / "run/.step-000002.broken").is_dir(), "what was broken is set aside, not overwritten"
 
 
+def test_checkpoints_of_a_cold_start_that_training_outlived_are_removed_on_resume(make, tmp_path):
+    """The first process was killed after it saved step 0 and before it removed them."""
+    run(make(steps=1))
+    left = tmp_path / "run-sft/step-000000"
+    left.mkdir(parents=True)
+    (left / "state.pt").write_bytes(b"of the cold start")
+    run(make(steps=2, sft={"demonstrations": 4}))
+    assert not left.parent.exists()
+
+
 def test_a_run_that_is_finished_has_nothing_left_to_do(make):
     run(make(steps=1))
     again = make(steps=1)
@@ -381,6 +391,16 @@ def test_a_cold_start_is_saved_by_steps_or_by_the_clock(make, every, minutes, wa
     cold_start = make(sft={"demonstrations": 4}, checkpoint=saving).cold_start
     cold_start._saved_at = time.monotonic() - waited
     assert [step for step in range(1, 5) if cold_start._is_due(step)] == due
+
+
+def test_a_cold_start_keeps_the_checkpoint_that_it_goes_on_from(make, tmp_path):
+    settings = {"sft": {"demonstrations": 4}, "checkpoint": {"keep": 1}}
+    make(**settings).cold_start._save(2)
+    again = make(**settings).cold_start
+    assert again.resume()
+    for step in (3, 4):
+        again._save(step)
+    assert Checkpoints(tmp_path / "run-sft").steps() == [2, 4]
 
 
 def test_a_signal_makes_the_cold_start_save_at_its_next_step(make):
