@@ -1,6 +1,7 @@
 """Environments whose tools take their time, as those behind a network do."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from turnwise.envs.base import Env
@@ -36,11 +37,34 @@ class SlowVowels(Env):
         self._shares: list[float] = []
         return [Message(role="user", content="a e i o u, please")]
 
-    async def step(self, message: Message) -> Step:
+    async def _wait(self) -> None:
         await asyncio.sleep(self._seconds)
+
+    async def step(self, message: Message) -> Step:
+        await self._wait()
         self._shares.append(sum(letter in "aeiou" for letter in message.content) / max(len(message.content), 1))
         paid = {"vowels": self._shares[-1] / _TURNS}
         if len(self._shares) < _TURNS:
             return Step(messages=(Message(role="user", content="more"),), rewards=paid)
         success = sum(self._shares) / _TURNS > 0.5
         return Step(rewards=paid, done=True, metrics={"success": float(success)})
+
+
+class StandingVowels(SlowVowels):
+    """The same by code that never yields: a process has one such turn at a time."""
+
+    async def _wait(self) -> None:
+        time.sleep(self._seconds)
+
+
+class Idle(Env):
+    """Turns in which nothing happens."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [Task(id="idle")]
+
+    async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
+        return [Message(role="user", content="your move")]
+
+    async def step(self, message: Message) -> Step:
+        return Step(messages=(Message(role="user", content="on"),), rewards={"paid": 1.0})

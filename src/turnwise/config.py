@@ -16,6 +16,7 @@ from turnwise.cluster.settings import ClusterSettings, LocalCluster, RayCluster
 from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings, OpenAIEngineSettings, VLLMEngineSettings
 from turnwise.envs.registry import AnyEnvSettings, EnvSettings, MixtureSettings
+from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
 from turnwise.familiar import FAMILIAR
@@ -141,19 +142,26 @@ def _check_algorithm(config: Config) -> None:
             )
 
 
+def settings_by_env(env: EnvSettings | MixtureSettings) -> Mapping[str, EnvSettings]:
+    """Of one environment or of each in a mixture, by its section: `{"env.mixture.bandit": ...}`."""
+    if isinstance(env, EnvSettings):
+        return {"env": env}
+    return {f"env.mixture.{name}": entry for name, entry in env.mixture.items()}
+
+
 def _check_env(config: Config) -> None:
-    every: dict[str, EnvSettings]
-    if isinstance(config.env, MixtureSettings):
-        every = {f"env.mixture.{name}": entry for name, entry in config.env.mixture.items()}
-    else:
-        every = {"env": config.env}
-    for where, env in every.items():
+    for where, env in settings_by_env(config.env).items():
         if env.chaos is not None and env.chaos.kill and not env.workers:
             raise ConfigError(
                 f"{where}.chaos.kill: it would kill the trainer: set {where}.workers to 1 or more, or kill to 0"
             )
         if env.workers and config.sft is not None and config.sft.workers:
             raise ConfigError(f"sft.workers: {where}.workers plays demonstrations in processes already: set it to 0")
+        if isinstance(env.workers_on, RayWorkers) and not isinstance(config.cluster, RayCluster):
+            raise ConfigError(
+                f"{where}.workers_on: the section cluster says which Ray cluster: set cluster to {{kind: ray, "
+                "rollout_workers: 0}, or rollout_workers to more where engines are to be on it, too"
+            )
 
 
 def _smallest_group(config: Config) -> tuple[str, int]:
@@ -199,6 +207,14 @@ def _check_cluster(config: Config) -> None:
     """Rollout workers load weights each by itself, so that a server has one of them at most."""
     cluster, engine = config.cluster, config.engine
     if not isinstance(cluster, RayCluster) or cluster.rollout_workers == 1:
+        return
+    if not cluster.rollout_workers:
+        envs_on_ray = any(isinstance(env.workers_on, RayWorkers) for env in settings_by_env(config.env).values())
+        if cluster.learners == 1 and not envs_on_ray:
+            raise ConfigError(
+                "cluster.rollout_workers: 0 leaves nothing for the cluster to do: set env.workers_on.kind to ray, or "
+                "cluster.kind to local"
+            )
         return
     named = isinstance(engine, VLLMEngineSettings) and not isinstance(engine.servers, int)
     if named or isinstance(engine, OpenAIEngineSettings):

@@ -10,14 +10,23 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stale_runs import ROLLOUT, STEPS, Paid, check_versions, groups_of, roll_back_once, run_stale, stale_config
+from stale_runs import (
+    ROLLOUT,
+    STEPS,
+    Paid,
+    assert_every_seed_once,
+    check_versions,
+    groups_of,
+    roll_back_once,
+    run_stale,
+    stale_config,
+)
 from tiny_runs import Silent, model_folder, records
 from turnwise.errors import ConfigError, RunInterrupted
 from turnwise.learner.learner import Learner
 from turnwise.ledger import Ledger
 from turnwise.losses.settings import STALE_TIS_CAP
 from turnwise.runs import read_metrics
-from turnwise.seeds import derive_seed
 from turnwise.training.trainer import run_training
 
 
@@ -73,17 +82,7 @@ def test_a_signal_stops_a_run_and_nothing_is_lost_when_it_goes_on(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(RunInterrupted, match="after step 2, which is saved"):
         run_training(stale_config(), run, env=Paid(), display=Silent(interrupt))
-    directory = run_training(stale_config(), run, resume=True, env=Paid(), display=Silent())
-    seeds = [
-        one.episode_seed
-        for step in range(1, STEPS + 1)
-        for group in groups_of(directory, step)
-        for one in group.trajectories
-    ]
-    stream = derive_seed(0, "stream")
-    assert sorted(seeds) == sorted(
-        derive_seed(stream, "luck", number, member) for number in range(2 * STEPS) for member in range(4)
-    )
+    assert_every_seed_once(run_training(stale_config(), run, resume=True, env=Paid(), display=Silent()), STEPS)
 
 
 def test_after_a_rollback_nothing_of_the_abandoned_weights_is_learnt_from(tmp_path, monkeypatch):

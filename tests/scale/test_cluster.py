@@ -6,7 +6,7 @@ import importlib.util
 import json
 import logging
 import pickle
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from turnwise.cluster.spec import build_worker
 from turnwise.cluster.weights import pack, unpack
 from turnwise.config import Config
 from turnwise.engines.base import EngineStats
+from turnwise.envs.host import HERE
 from turnwise.envs.workers.placing import describe_elsewhere, place_env
 from turnwise.errors import ConfigError
 from turnwise.models.architecture import Architecture
@@ -32,7 +33,7 @@ from turnwise.settings import parse_settings
 from turnwise.training import trainer
 from turnwise.training.build import assemble
 from turnwise.training.launch import launch
-from turnwise.training.on_cluster import describe_worker
+from turnwise.training.on_cluster import ReachedCluster, describe_worker
 
 ROLLOUT = {"groups_per_step": 4, "group_size": 4, "turn_tokens": 4, "max_turns": 3}
 
@@ -159,7 +160,8 @@ def test_an_environment_that_only_this_process_knows_is_refused():
 def actor_that_plays(play):
     """An actor whose worker is this function."""
     actor = RolloutActor(spec=None, number=0, log_level=logging.WARNING)
-    actor._built = SimpleNamespace(worker=SimpleNamespace(play=play), engine=SimpleNamespace(stats=EngineStats()))
+    parts = {"worker": SimpleNamespace(play=play), "engine": SimpleNamespace(stats=EngineStats())}
+    actor._built = SimpleNamespace(**parts, env=SimpleNamespace(host=HERE))
     return actor
 
 
@@ -197,19 +199,24 @@ def test_a_job_that_was_given_up_ends_at_its_worker_and_leaves_the_others_alone(
     async def run():
         actor = actor_that_plays(play)
         playing = asyncio.create_task(actor.play("long", batch=0, size=2, place=0))
-        assert await actor.play("short", batch=0, size=2, place=1) == ("short", EngineStats())
+        assert (await actor.play("short", batch=0, size=2, place=1)).group == "short"
         await begun.wait()
         await actor.cancel(0, 0)
         assert ended == ["long"], "before the same job can come again"
-        assert (await playing)[0] is None
+        assert (await playing).group is None
         # One that waits for the rest of its batch, and one that has not arrived.
         waiting = asyncio.create_task(actor.play("a", batch=1, size=3, place=0))
         await asyncio.sleep(0)
         await actor.cancel(1, 0)
         await actor.cancel(1, 1)
         others = await asyncio.gather(*(actor.play(job, batch=1, size=3, place=at) for at, job in ((1, "b"), (2, "c"))))
-        assert [group for group, _ in (await waiting, *others)] == [None, None, "c"]
-        assert [*actor._waiting, *actor._playing, *actor._cancelled] == [], "nothing is kept"
+        assert [played.group for played in (await waiting, *others)] == [None, None, "c"]
+        # Those that had ended when they were given up, one of them in a batch that came before an earlier one.
+        await actor.cancel(1, 2)
+        await actor.play("late", batch=3, size=1, place=0)
+        await actor.cancel(3, 0)
+        await actor.play("early", batch=2, size=1, place=0)
+        assert [*actor._waiting, *actor._playing, *actor._cancelled, *actor._arrived] == [], "nothing is kept"
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -260,7 +267,7 @@ def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_p
     """The second of two steps loses a worker: its groups are played elsewhere, counted, and the run is the same."""
     sections = {"model": {"name": str(cold_model(tmp_path_factory))}, "steps": 2, "stability": {"mode": "off"}}
     alone = run_tiny(tmp_path / "alone", **sections)
-    monkeypatch.setattr(trainer, "plays_on_cluster", lambda config: True)
+    monkeypatch.setattr(trainer, "reach_cluster", lambda config: nullcontext(ReachedCluster(plays=True)))
     monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
     spread = run_tiny(tmp_path / "spread", cluster={"kind": "ray"}, **sections)
     for stage in ("evaluate", "train"):
@@ -280,7 +287,7 @@ def test_a_run_whose_worker_is_lost_is_the_run_of_one_process(monkeypatch, tmp_p
 
 
 def test_a_run_that_samples_while_it_learns_may_lose_a_worker(monkeypatch, tmp_path):
-    monkeypatch.setattr(trainer, "plays_on_cluster", lambda config: True)
+    monkeypatch.setattr(trainer, "reach_cluster", lambda config: nullcontext(ReachedCluster(plays=True)))
     monkeypatch.setattr(trainer, "on_cluster", two_elsewhere)
     sections = {"steps": 3, "stability": {"mode": "off"}, "cluster": {"kind": "ray"}}
     run = run_tiny(tmp_path / "run", rollout={"staleness": 1, **ROLLOUT}, **sections)

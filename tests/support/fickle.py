@@ -70,6 +70,18 @@ class Counting(Env):
         await strike(fault)
 
 
+class Slow(Counting):
+    """Takes its time over each step."""
+
+    def __init__(self, *, seconds: float = 0.05) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def step(self, message: Message) -> Step:
+        await asyncio.sleep(self._seconds)
+        return await super().step(message)
+
+
 async def strike(fault: str) -> None:
     """Does what can go wrong."""
     match fault:

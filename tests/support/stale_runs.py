@@ -19,6 +19,7 @@ from turnwise.engines.vllm.engine import VLLMEngine
 from turnwise.learner.learner import Learner
 from turnwise.runs import RunDirectory
 from turnwise.runs.store import read_trajectories
+from turnwise.seeds import derive_seed
 from turnwise.stability.controller import Action
 from turnwise.training.trainer import Trainer, run_training
 from turnwise.types import Group, Message, Step
@@ -84,6 +85,17 @@ def roll_back_once(patch: pytest.MonkeyPatch) -> None:
 
 def groups_of(run: RunDirectory, step: int) -> list[Group]:
     return read_trajectories(run.trajectory_file("train", step))
+
+
+def assert_every_seed_once(run: RunDirectory, steps: int) -> None:
+    """Each episode that the stream of these steps asks for is stored, and none twice."""
+    seeds = [
+        one.episode_seed for step in range(1, steps + 1) for group in groups_of(run, step) for one in group.trajectories
+    ]
+    groups, size, stream = steps * ROLLOUT["groups_per_step"], ROLLOUT["group_size"], derive_seed(0, "stream")
+    assert sorted(seeds) == sorted(
+        derive_seed(stream, "luck", number, member) for number in range(groups) for member in range(size)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ Invariant: a key that the chosen kind does not read is an error. Neither kind ch
 follows from its seed and the weights, wherever it is played.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, PositiveInt, Tag, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, Tag, field_validator
 
 from turnwise.settings import Settings, by_kind
 
@@ -26,8 +27,9 @@ class RayCluster(Settings):
     address: str | None = None
     """A cluster that runs already, and is left running: `auto`, or host:port. null: one is started on this machine, and
     stopped at the end."""
-    rollout_workers: PositiveInt = 2
-    """Actors that play episodes, each with a copy of the model."""
+    rollout_workers: NonNegativeInt = 2
+    """Actors that play episodes, each with a copy of the model. 0: this process plays, and the cluster has the
+    environment workers (`env.workers_on`) or further learners."""
     worker_cpus: float = Field(default=1.0, gt=0)
     """CPUs that Ray reserves for each rollout worker."""
     worker_gpus: float = Field(default=0.0, ge=0)
@@ -47,6 +49,10 @@ class RayCluster(Settings):
     lost to come back; more end the run."""
     working_dir: str | None = None
     """A folder that Ray copies to every node, for Python and data of your own. null: nodes see this machine's files."""
+
+    def unread(self) -> Mapping[str, str]:
+        without = "worker_cpus", "worker_gpus", "worker_resources", "strategy"
+        return {} if self.rollout_workers else dict.fromkeys(without, "rollout_workers")
 
     @field_validator("learner_gpus")
     @classmethod

@@ -4,22 +4,20 @@ Invariant: it pickles, names nothing that only the driver has but its files, and
 """
 
 import logging
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from turnwise.agents.policy import PolicyAgent
+from turnwise.cluster.home import Home
 from turnwise.engines.base import Engine
 from turnwise.engines.factory import make_engine
 from turnwise.engines.settings import EngineSettings
 from turnwise.envs.base import Env
 from turnwise.envs.registry import EnvSettings, MixtureSettings
-from turnwise.envs.workers.placing import place_env
+from turnwise.envs.workers.placing import OpenNursery, place_env
 from turnwise.models.architecture import Architecture
 from turnwise.models.settings import ModelSettings
 from turnwise.render import make_render
@@ -30,24 +28,6 @@ from turnwise.runs import seed_globals
 from turnwise.seeds import derive_seed
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """Where the driver finds Python and files of the user's: `Home(folder="/home/me/project", path=(...))`."""
-
-    folder: str
-    path: tuple[str, ...]
-
-    @classmethod
-    def here(cls) -> "Home":
-        return cls(folder=str(Path.cwd()), path=tuple(os.path.abspath(one) for one in sys.path))
-
-    def enter(self) -> None:
-        """Finds them in the same places, as far as this machine has them."""
-        if Path(self.folder).is_dir():
-            os.chdir(self.folder)
-        sys.path += [one for one in self.path if one not in sys.path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +48,8 @@ class WorkerSpec:
     """A prompt of the run, on which a local engine checks its forward."""
     home: Home | None
     """None: Ray has copied a folder of the user's, which is the working directory."""
+    start_seconds: float
+    """For the cluster to make room for environment workers on other nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +61,21 @@ class BuiltWorker:
     env: Env
 
 
-def build_worker(spec: WorkerSpec, weights: Mapping[str, torch.Tensor], *, number: int = 0) -> BuiltWorker:
-    """The worker in this process, sampling from these weights until it loads others; workers of a run have numbers."""
+def build_worker(
+    spec: WorkerSpec,
+    weights: Mapping[str, torch.Tensor],
+    *,
+    number: int = 0,
+    open_nursery: OpenNursery | None = None,
+) -> BuiltWorker:
+    """The worker in this process, sampling from these weights until it loads others; workers of a run have numbers.
+
+    `open_nursery` starts environment workers on other nodes, where the spec asks for them.
+    """
     seed_globals(derive_seed(spec.seed, "rollout worker", number))  # for environments that use the global generators
     if spec.home is not None:
         spec.home.enter()
-    env = place_env(spec.env)
+    env = place_env(spec.env, open_nursery=open_nursery)
     engine = make_engine(
         spec.engine,
         spec.architecture.build(spec.model.device, weights),

@@ -27,7 +27,8 @@ class Host:
         return ""
 
     def is_held_up(self) -> bool:
-        """Whether the episode's call has not had its turn, since another episode's code holds the process it is in."""
+        """Whether the episode's call has not had its turn, since another episode's code holds the process it is in, or
+        that process is still starting."""
         return False
 
 

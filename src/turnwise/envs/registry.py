@@ -14,6 +14,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.chaos import ChaosSettings, with_chaos
 from turnwise.envs.mixture import Entry, EntryOptions, Mixture, MixtureRule, check_entries
 from turnwise.envs.task_files import TaskSettings, tasks_of
+from turnwise.envs.workers.settings import LocalWorkers, WorkersOn
 from turnwise.errors import ConfigError, EnvError
 from turnwise.plugins import PluginKind, PluginSettings, make_plugin, name_object
 from turnwise.settings import Settings
@@ -57,6 +58,8 @@ class EnvSettings(PluginSettings):
     workers: int = Field(default=0, ge=0)
     """Processes that episodes run in, each with an environment of its own: code that hangs, crashes or never yields
     costs its episode and nothing else. 0: in the trainer's process. The figures are the same."""
+    workers_on: WorkersOn = LocalWorkers()
+    """Where they run: beside each engine, or on other nodes: `{kind: ray, resources: {cpu_node: 0.01}}`."""
     max_deaths: int = Field(default=20, ge=0)
     """Workers that may end by themselves without an episode finished in between; more end the run."""
     chaos: ChaosSettings | None = None
@@ -65,7 +68,7 @@ class EnvSettings(PluginSettings):
     """Arguments that an environment given in Python had and a config cannot hold; written by a run, never by hand."""
 
     def unread(self) -> Mapping[str, str]:
-        return {} if self.workers else {"max_deaths": "workers"}
+        return {} if self.workers else {"max_deaths": "workers", "workers_on": "workers"}
 
 
 class EntrySettings(EntryOptions, EnvSettings):

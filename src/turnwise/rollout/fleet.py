@@ -169,6 +169,10 @@ class Fleet:
             "fleet/busy_seconds": sum(busy) / len(busy),
         }
 
+    def env_counts(self) -> Mapping[str, int]:
+        """What happened to workers of environments that other processes made: `{"deaths": 1, "moved": 3}`."""
+        return {}
+
     async def play(self, job: GroupJob) -> Group:
         """Plays a job on the least busy worker with a place, the first of equals; waits while all places are taken."""
         while True:

@@ -8,6 +8,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -18,8 +19,9 @@ from turnwise.config import Config
 from turnwise.engines import Engine, make_engine, require_engine
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import Mixture, first_tasks, members_of
-from turnwise.envs.registry import EnvSettings, describe_env
-from turnwise.envs.workers.placing import place_env
+from turnwise.envs.registry import EnvSettings, MixtureSettings, describe_env
+from turnwise.envs.workers.placing import OpenNursery, place_env
+from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
@@ -29,6 +31,7 @@ from turnwise.rollout import Limits, report_failures, run_episode
 from turnwise.rollout.fleet import Fleet
 from turnwise.types import Message, Task
 
+EntryOrEnv = TypeVar("EntryOrEnv", bound=EnvSettings)
 _SMOKE_TASKS = 3
 """Tasks that are tried before an environment counts as broken: a single bad one is a failure like any other."""
 _TEXT_SAMPLES = 400
@@ -67,14 +70,16 @@ def assemble(
     tasks: Sequence[Task] | None = None,
     ledger: Ledger | None = None,
     on_cluster: bool = False,
+    open_nursery: OpenNursery | None = None,
 ) -> Components:
     """Makes every component once; `env` and `tasks` replace those that the config names.
 
-    With `on_cluster`, rollout workers elsewhere will sample, and there is no engine here.
+    With `on_cluster`, rollout workers elsewhere will sample, and there is no engine here. `open_nursery` starts
+    environment workers on other nodes, where the config asks for them.
     """
     if not on_cluster:
         require_engine(config.engine)
-    env = choose_env(config, env)
+    env = place_env(_own_workers(config) if on_cluster else config.env, env, open_nursery=open_nursery)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)
     train_tasks = env.tasks("train") if tasks is None else tasks
@@ -121,12 +126,26 @@ def choose_env(config: Config, env: Env | None) -> Env:
     return place_env(config.env, env)
 
 
+def _own_workers(config: Config) -> EnvSettings | MixtureSettings:
+    """The environment of a process that plays only demonstrations: without any, one worker tries it out on its node."""
+    few = {"workers": 1}
+
+    def reduce(env: EntryOrEnv) -> EntryOrEnv:
+        return env.model_copy(update=few) if isinstance(env.workers_on, RayWorkers) else env
+
+    if config.sft is not None:
+        return config.env
+    if isinstance(config.env, EnvSettings):
+        return reduce(config.env)
+    return config.env.model_copy(update={"mixture": {name: reduce(one) for name, one in config.env.mixture.items()}})
+
+
 def record_env(config: Config, env: Env) -> Config:
     """The config with an environment that was made in Python, as a recipe would name it."""
     described, given = describe_env(env), config.env
     if isinstance(given, EnvSettings):
-        kept = {"workers": env.host.workers or given.workers, "max_deaths": given.max_deaths, "chaos": given.chaos}
-        described = described.model_copy(update=kept)
+        kept = {name: getattr(given, name) for name in ("workers_on", "max_deaths", "chaos")}
+        described = described.model_copy(update=kept | {"workers": env.host.workers or given.workers})
     return config.model_copy(update={"env": described})
 
 

@@ -63,8 +63,8 @@ class Recorder:
         self._writer = BackgroundWriter()
         self._retention = Retention(directory.trajectories, keep)
         self._judges = CostMeter()
-        self._env, self._worker_counts = env, Counter(env.host.counts())
-        self._fleet, self._lost = fleet, 0
+        self._env, self._fleet, self._lost = env, fleet, 0
+        self._worker_counts = self._all_worker_counts()
         self._reported = self._lap = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -207,8 +207,14 @@ class Recorder:
 
     def _count_workers(self) -> dict[str, float]:
         """What happened to environment workers since this was last asked: `{"workers/deaths": 1.0, ...}`."""
-        before, self._worker_counts = self._worker_counts, Counter(self._env.host.counts())
+        before, self._worker_counts = self._worker_counts, self._all_worker_counts()
         return {f"workers/{name}": float(count - before[name]) for name, count in self._worker_counts.items()}
+
+    def _all_worker_counts(self) -> Counter[str]:
+        """Of this process's environment, and of those that rollout workers have."""
+        counts = Counter(self._env.host.counts())
+        counts.update({} if self._fleet is None else self._fleet.env_counts())
+        return counts
 
     def _write(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         self._metrics.write(step, stage, metrics)

@@ -45,13 +45,13 @@ from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
-from turnwise.training.on_cluster import on_cluster, plays_on_cluster
+from turnwise.training.on_cluster import on_cluster, reach_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
 from turnwise.training.step_checks import make_step_checks
 from turnwise.types import Task
 
-_FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.max_deaths")
+_FAILURE_LIMITS = ("rollout.env_seconds", "rollout.max_failures", "env.workers", "env.workers_on", "env.max_deaths")
 MAY_DIFFER = (
     "steps",
     "engine",
@@ -95,7 +95,10 @@ def run_training(
             seed_globals(config.seed)
             observers = Callbacks([*make_callbacks(config.callbacks), *callbacks])
             RunDirectory(Path(run)).check(dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
-            parts = assemble(config, env=env, tasks=tasks, ledger=ledger, on_cluster=plays_on_cluster(config))
+            reached = stack.enter_context(reach_cluster(config))
+            parts = assemble(
+                config, env=env, tasks=tasks, ledger=ledger, on_cluster=reached.plays, open_nursery=reached.open_nursery
+            )
             if env is None or not env.host.workers:
                 stack.callback(parts.env.host.close)
             if not resume:

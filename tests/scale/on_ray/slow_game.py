@@ -13,7 +13,8 @@ from turnwise.types import Message, Step, Task
 class SlowGame(Env):
     """Each turn waits `seconds`, then shows a number of the episode's own seed; what it pays follows from that seed.
 
-    The first `quick` turns do not wait. Episodes note in the folder `diary` that they wait and that they have ended.
+    The first `quick` turns do not wait. Episodes note in the folder `diary` that they wait and that they have ended,
+    and in which process and by which file.
     """
 
     def __init__(self, seconds: float = 0.2, turns: int = 2, needs: str = "", diary: str = "", quick: int = 0) -> None:
@@ -33,7 +34,7 @@ class SlowGame(Env):
 
     def _note(self, event):
         if self._diary:
-            (Path(self._diary) / f"{event}-{self._seed}").touch()
+            (Path(self._diary) / f"{event}-{self._seed}").write_text(f"{os.getpid()} {Path(__file__).resolve()}")
 
     async def step(self, message):
         if self._turns - self._left >= self._quick:

@@ -1,70 +1,27 @@
 """Whole runs on Ray: the same recipe changed only in `cluster`, killed in every process it has, and stopped."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
-import yaml
+from ray_runs import PATIENCE, is_alive, start, steps_of, wait_for, write_recipe
 from safetensors.torch import load_file
 from slow_game import SlowGame
 
-from stale_runs import check_versions, groups_of, roll_back_once, stale_config
-from tiny_runs import SFT, Silent, records, same_weights, tiny_data, weights
+from stale_runs import assert_every_seed_once, check_versions, groups_of, roll_back_once, stale_config
+from tiny_runs import SFT, Silent, records, same_weights, weights
 from turnwise.cli.main import main
 from turnwise.errors import RunInterrupted
 from turnwise.runs import RunDirectory
-from turnwise.seeds import derive_seed
 from turnwise.training.export import export_model
 from turnwise.training.trainer import run_training
-
-PATIENCE = 300.0
-"""Seconds: processes of ours import torch, and a machine may be busy."""
-
-
-def write_recipe(folder, **sections):
-    path = folder / "game.yaml"
-    path.write_text(yaml.safe_dump(tiny_data(**sections)))
-    return path
-
-
-def start(recipe, *arguments, cwd):
-    command = [sys.executable, "-m", "turnwise", "train", str(recipe), *map(str, arguments)]
-    path = os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parent)])
-    log = (cwd / "log.txt").open("w")
-    return subprocess.Popen(
-        command, cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}, stdout=log, stderr=log
-    )
-
-
-def wait_for(condition, process=None):
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE
-        assert process is None or process.poll() is None, "it has ended"
-        time.sleep(0.05)
-
-
-def steps_of(run):
-    file = run / "metrics.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return sum(json.loads(line)["stage"] == "train" for line in lines if line.endswith("}"))
 
 
 def actors_of(process):
     """The processes of its rollout workers, where it started the cluster itself."""
     below = psutil.Process(process.pid).children(recursive=True)
     return [one for one in below if "ray::RolloutActor" in " ".join(one.cmdline())]
-
-
-def is_alive(process):
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_run_whose_driver_was_killed_resumes_exactly_and_leaves_nothing_behind(tmp_path):
@@ -147,13 +104,7 @@ def test_a_run_on_ray_that_samples_while_it_learns_loses_a_worker_and_no_episode
     found = check_versions(run, steps)
     assert found.ages == {0, 1}
     assert found.mixed_episodes, "new weights came while episodes waited"
-    seeds = [
-        one.episode_seed for step in range(1, steps + 1) for group in groups_of(run, step) for one in group.trajectories
-    ]
-    stream = derive_seed(0, "stream")
-    assert sorted(seeds) == sorted(
-        derive_seed(stream, "luck", at, member) for at in range(2 * steps) for member in range(4)
-    )
+    assert_every_seed_once(run, steps)
 
 
 def test_after_a_rollback_the_workers_play_what_was_under_way_anew(tmp_path, monkeypatch):

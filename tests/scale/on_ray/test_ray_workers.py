@@ -10,15 +10,13 @@ from dataclasses import replace
 
 import pytest
 import ray
+from ray_runs import assert_same, jobs_of, play_all, play_here
 from slow_game import SlowGame
 
 from tiny_runs import tiny_config
-from turnwise.agents.decoding import Decoding
 from turnwise.cluster.ray.session import connect
 from turnwise.cluster.settings import RayCluster
 from turnwise.errors import ConfigError, EnvError, TurnwiseError
-from turnwise.ledger import Ledger
-from turnwise.rollout import GroupJob, LocalWorker
 from turnwise.training.build import assemble
 from turnwise.training.on_cluster import on_cluster
 
@@ -28,42 +26,6 @@ CLUSTER = {"kind": "ray", "rollout_workers": 2, "start_seconds": 120.0}
 def slow_config(cluster=None, **args):
     name = f"{SlowGame.__module__}:SlowGame"
     return tiny_config(env={"name": name, "args": args}, cluster=CLUSTER | (cluster or {}))
-
-
-def jobs_of(parts, seed, count=6):
-    return [
-        GroupJob(task=task, group_size=2, seed=seed, index=index, decoding=Decoding())
-        for index, task in enumerate(list(parts.train_tasks)[:count])
-    ]
-
-
-def assert_same(found, expected):
-    """Played alike, apart from times; logprobs but for rounding, since other turns shared their forwards."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one.task == other.task
-        for ours, theirs in zip(one.trajectories, other.trajectories, strict=True):
-            assert (ours.stop, ours.success, len(ours.turns)) == (theirs.stop, theirs.success, len(theirs.turns))
-            for turn, expected_turn in zip(ours.turns, theirs.turns, strict=True):
-                for name in ("context_ids", "action_ids", "rewards", "version"):
-                    assert getattr(turn, name) == getattr(expected_turn, name), name
-                assert turn.logprobs == pytest.approx(expected_turn.logprobs, abs=1e-5)
-
-
-async def play_all(fleet, jobs):
-    return await asyncio.gather(*(fleet.play(job) for job in jobs))
-
-
-def play_here(config, seed, version):
-    """The same jobs in this process."""
-    parts = assemble(config, ledger=Ledger())
-
-    async def play():
-        worker = LocalWorker(parts.policy(config.rollout), parts.env, config.rollout)
-        await worker.load(parts.loaded.model.state_dict(), version)
-        return await asyncio.gather(*(worker.play(job) for job in jobs_of(parts, seed)))
-
-    return asyncio.run(play())
 
 
 def test_workers_play_what_one_process_plays_and_a_killed_one_comes_back(nodes):

@@ -1,4 +1,4 @@
-"""The rollout worker's process: engine and environments, with nothing of Ray in it.
+"""The rollout worker's process: engine and environments, with nothing of Ray in it but where environments are apart.
 
 Invariant: jobs that the driver sends together begin together and in order, so that which turns share a forward does not
 depend on the network: where tools run inline, the same jobs and weights give the same bits.
@@ -7,14 +7,30 @@ depend on the network: where tools run inline, the same jobs and weights give th
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from turnwise.cluster.spec import BuiltWorker, WorkerSpec, build_worker
 from turnwise.cluster.weights import PackedWeights, unpack
 from turnwise.compute.process import configure_process
 from turnwise.engines.base import EngineStats
+from turnwise.envs.registry import EnvSettings
+from turnwise.envs.workers.protocol import Birth, Nursery
 from turnwise.rollout.fleet import GroupJob, LocalWorker
 from turnwise.tools.watchdog import watching
 from turnwise.types import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a job led to, and what its worker has done since it was made."""
+
+    group: Group | None
+    """None: it was cancelled."""
+    work: EngineStats
+    env_counts: Mapping[str, int]
+    """What happened to environment workers: `{"deaths": 1, "killed": 0, "moved": 3}`."""
 
 
 class RolloutActor:
@@ -30,31 +46,36 @@ class RolloutActor:
         """By batch and place in it."""
         self._cancelled: set[tuple[int, int]] = set()
         """Jobs that the driver gave up before they arrived here."""
+        self._arrived: set[int] = set()
+        self._arrived_below = 0
+        """Batches of which all jobs have arrived: those in the set, and all below this number."""
 
     async def load(self, weights: PackedWeights, version: int) -> int:
         """Loads weights, the worker's first ones as it is made, and returns the id of this process."""
         tensors = unpack(weights)
         if self._built is None:  # not in the constructor: what a call raises reaches the driver as it is
-            self._built = build_worker(self._spec, tensors, number=self._number)
+            self._built = build_worker(self._spec, tensors, number=self._number, open_nursery=self._open_nursery)
         await self._built.worker.load(tensors, version)
         return os.getpid()
 
-    async def play(self, job: GroupJob, batch: int, size: int, place: int) -> tuple[Group | None, EngineStats]:
-        """Plays a job, which is the `place`-th of `size` that were sent together as `batch`; None if it was cancelled.
-
-        Returns the engine's work since the worker was made as well.
-        """
+    async def play(self, job: GroupJob, batch: int, size: int, place: int) -> Played:
+        """Plays a job, which is the `place`-th of `size` that were sent together as `batch`."""
         assert self._built is not None, "weights come first"
         muster = self._waiting.setdefault(batch, _Muster(size))
         arrived = muster.enter(place)  # here, since a task that is cancelled before it starts would be missed
         playing = asyncio.create_task(self._play(self._built.worker, job, (batch, place), arrived))
         if muster.is_complete:
             del self._waiting[batch]
+            self._note_arrival(batch)
             asyncio.get_running_loop().call_soon(muster.begin)  # once the last one waits, too: else it would be first
         self._playing[batch, place] = playing
         await asyncio.wait([playing])
         del self._playing[batch, place]
-        return None if playing.cancelled() else playing.result(), self._built.engine.stats
+        return Played(
+            group=None if playing.cancelled() else playing.result(),
+            work=self._built.engine.stats,
+            env_counts=self._built.env.host.counts(),
+        )
 
     async def cancel(self, batch: int, place: int) -> None:
         """Ends a job that the driver has given up; returns once its conversations have ended.
@@ -63,10 +84,17 @@ class RolloutActor:
         """
         playing = self._playing.get((batch, place))
         if playing is None:
-            self._cancelled.add((batch, place))
+            if batch >= self._arrived_below and batch not in self._arrived:  # else it has ended meanwhile
+                self._cancelled.add((batch, place))
             return
         playing.cancel()
         await asyncio.wait([playing])
+
+    def _note_arrival(self, batch: int) -> None:
+        self._arrived.add(batch)
+        while self._arrived_below in self._arrived:
+            self._arrived.remove(self._arrived_below)
+            self._arrived_below += 1
 
     async def _play(
         self, worker: LocalWorker, job: GroupJob, name: tuple[int, int], begin: "asyncio.Future[None]"
@@ -77,6 +105,13 @@ class RolloutActor:
             return None
         with watching():
             return await worker.play(job)
+
+    def _open_nursery(self, birth: Birth, settings: EnvSettings) -> Nursery:
+        from turnwise.cluster.ray.envs import RayNurseries
+
+        home = self._spec.home
+        root = Path.cwd() if home is None else None
+        return RayNurseries(home=home, root=root, seconds=self._spec.start_seconds).open(birth, settings)
 
     async def close(self) -> None:
         """Ends the processes of environments."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from turnwise.cluster.home import Home
 from turnwise.cluster.ray.session import connect, reserve
 from turnwise.cluster.settings import RayCluster
-from turnwise.cluster.spec import Home
 from turnwise.compute.garbage import reduced_gc
 from turnwise.compute.process import configure_process
 from turnwise.errors import ConfigError

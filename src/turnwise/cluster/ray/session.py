@@ -6,6 +6,7 @@ that a cluster cannot give is an error after a deadline, in one line that says w
 
 import importlib.util
 import logging
+import math
 import os
 import signal
 import threading
@@ -35,8 +36,11 @@ def require_ray() -> None:
 
 
 @contextmanager
-def connect(settings: RayCluster) -> Iterator[None]:
-    """Within it, this process is a driver of the cluster; one that is connected already stays so."""
+def connect(settings: RayCluster, room: Mapping[str, float] | None = None) -> Iterator[None]:
+    """Within it, this process is a driver of the cluster; one that is connected already stays so.
+
+    A cluster that is started here has the `room`, by resource, beside that of rollout workers and learners.
+    """
     require_ray()
     import ray
 
@@ -49,7 +53,7 @@ def connect(settings: RayCluster) -> Iterator[None]:
         yield
         return
     with _own_signals():
-        _start(settings)
+        _start(settings, room or {})
     _CONNECTED.append(settings)
     try:
         yield
@@ -58,7 +62,7 @@ def connect(settings: RayCluster) -> Iterator[None]:
         ray.shutdown()
 
 
-def _start(settings: RayCluster) -> None:
+def _start(settings: RayCluster, room: Mapping[str, float]) -> None:
     import ray
 
     options: dict[str, object] = {"log_to_driver": True, "logging_level": logging.ERROR, "configure_logging": True}
@@ -74,9 +78,11 @@ def _start(settings: RayCluster) -> None:
             ) from error
         return
     # A CPU of Ray's is a place to run, not a core: workers that were asked for always have theirs.
-    asked = settings.rollout_workers * settings.worker_cpus + (settings.learners - 1) * settings.learner_cpus
-    options |= {"num_cpus": max(os.cpu_count() or 1, int(asked + 1)), "include_dashboard": False}
-    options["resources"] = {name: settings.rollout_workers * most for name, most in settings.worker_resources.items()}
+    asked = {name: settings.rollout_workers * most for name, most in settings.worker_resources.items()}
+    asked["CPU"] = settings.rollout_workers * settings.worker_cpus + (settings.learners - 1) * settings.learner_cpus
+    asked = {name: asked.get(name, 0.0) + room.get(name, 0.0) for name in asked.keys() | room.keys()}
+    options |= {"num_cpus": max(os.cpu_count() or 1, int(asked.pop("CPU") + 1)), "include_dashboard": False}
+    options["resources"] = {name: math.ceil(amount) for name, amount in asked.items()}  # Ray has no parts of these
     with _without_own_gpu():
         try:
             ray.init(**options)
@@ -155,6 +161,12 @@ def _show(resources: Mapping[str, float]) -> str:
     }
     words = [f"{amount:g} {_NAMES.get(name, name)}" for name, amount in sorted(counted.items())]
     return ", ".join(words) or "nothing"
+
+
+def reason(error: BaseException) -> str:
+    """The sentence of Ray's account that says why: the first one of its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].partition(". ")[0].removesuffix(".") if lines else type(error).__name__
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,13 +8,14 @@ object store once per load of the fleet, for all of its workers.
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from turnwise.cluster.ray.actor import RolloutActor
-from turnwise.cluster.ray.session import connect, reserve
+from turnwise.cluster.ray.actor import Played, RolloutActor
+from turnwise.cluster.ray.session import connect, reason, reserve
 from turnwise.cluster.settings import RayCluster
 from turnwise.cluster.spec import WorkerSpec
 from turnwise.cluster.weights import pack
@@ -68,6 +69,9 @@ class RayFleet(Fleet):
         self.store.put(weights, version)
         await super().load(weights, version)
 
+    def env_counts(self) -> Counter[str]:
+        return sum((worker.env_counts for worker in self.workers), Counter())
+
     def _keep(self, weights: "Mapping[str, torch.Tensor]") -> "Mapping[str, torch.Tensor]":
         return {}  # the store has a copy for workers that return later
 
@@ -104,6 +108,12 @@ class RayWorker:
         self._outbox: list[tuple[GroupJob, asyncio.Future[_Sent]]] = []
         self._batches = itertools.count()
         self._work_of_lost, self._work = EngineStats(), EngineStats()
+        self._env_counts_of_lost, self._env_counts = Counter[str](), Counter[str]()
+
+    @property
+    def env_counts(self) -> Counter[str]:
+        """What happened to its environments' workers, as far as finished groups have reported it."""
+        return self._env_counts_of_lost + self._env_counts
 
     @property
     def stats(self) -> EngineStats:
@@ -129,6 +139,7 @@ class RayWorker:
                     "seconds: look at Ray's logs, or raise cluster.start_seconds"
                 ) from None
         self._actor, self._started = actor, True
+        self._batches = itertools.count()  # an actor knows those that it was sent, from the first
 
     async def play(self, job: GroupJob) -> Group:
         """Plays a job, which is sent with the others of this turn of the event loop: they begin together."""
@@ -139,15 +150,17 @@ class RayWorker:
         self._outbox.append((job, sent))
         actor = self._actor
         with self._loss_in_words(actor):
-            group, work = await self._result(await sent)
+            played = await self._result(await sent)
         # Replies may overtake each other.
-        self._work = max(self._work, work, key=lambda one: one.prefill_tokens + one.decode_tokens)
-        return group
+        self._work = max(self._work, played.work, key=lambda one: one.prefill_tokens + one.decode_tokens)
+        self._env_counts |= Counter(played.env_counts)
+        assert played.group is not None, "it was not cancelled"
+        return played.group
 
-    async def _result(self, sent: "_Sent") -> "tuple[Group, EngineStats]":
+    async def _result(self, sent: "_Sent") -> Played:
         """What an actor's `play` returns; where the job is cancelled here, its actor ends it before this returns."""
         try:
-            played: tuple[Group, EngineStats] = await sent.ref
+            played: Played = await sent.ref
         except asyncio.CancelledError:
             with suppress(Exception):  # the actor is gone, and the job with it; or it is stuck
                 async with asyncio.timeout(_CANCEL_SECONDS):
@@ -183,7 +196,8 @@ class RayWorker:
 
     def _send(self) -> None:
         outbox = [(job, sent) for job, sent in self._outbox if not sent.done()]  # the others were cancelled
-        self._outbox, actor, batch = [], self._actor, next(self._batches)
+        self._outbox, actor = [], self._actor
+        batch = next(self._batches) if outbox and actor is not None else 0
         for place, (job, sent) in enumerate(outbox):
             if actor is None:
                 sent.set_exception(WorkerLost(f"rollout worker {self.number} is not back yet"))
@@ -207,7 +221,7 @@ class RayWorker:
             raise cause from None
         except RayError as error:
             self._lose(actor)
-            raise WorkerLost(f"rollout worker {self.number} (process {self.pid}): {_reason(error)}") from error
+            raise WorkerLost(f"rollout worker {self.number} (process {self.pid}): {reason(error)}") from error
 
     def _lose(self, actor: "ActorHandle | None") -> None:
         if actor is None:
@@ -216,6 +230,7 @@ class RayWorker:
         if actor is self._actor:
             self._actor = None
             self._work_of_lost, self._work = self.stats, EngineStats()
+            self._env_counts_of_lost, self._env_counts = self.env_counts, Counter()
 
 
 @contextmanager
@@ -250,9 +265,3 @@ def _kill(actor: "ActorHandle") -> None:
 
     with suppress(Exception):  # it is gone already
         ray.kill(actor)
-
-
-def _reason(error: BaseException) -> str:
-    """The sentence of Ray's account that says why: the first one of its last line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].partition(". ")[0].removesuffix(".") if lines else type(error).__name__

@@ -23,7 +23,7 @@ from turnwise.envs.host import Host
 from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.envs.workers.fleet import Fleet
 from turnwise.envs.workers.nursery import LocalNursery
-from turnwise.envs.workers.protocol import Answer, Birth, Method, Opening, Reset
+from turnwise.envs.workers.protocol import Answer, Birth, Method, Nursery, Opening, Reset
 from turnwise.envs.workers.worker import Worker, WorkerLost
 from turnwise.errors import ConfigError, EnvError
 from turnwise.types import Message, Step, Task, ToolSpec
@@ -36,11 +36,17 @@ _LOOK = 0.02
 
 
 def in_workers(
-    env: Env, workers: int, *, settings: EnvSettings | None = None, max_deaths: int = _MAX_DEATHS
+    env: Env,
+    workers: int,
+    *,
+    settings: EnvSettings | None = None,
+    max_deaths: int = _MAX_DEATHS,
+    open_nursery: Callable[[Birth], Nursery] = LocalNursery,
 ) -> "WorkerEnv":
     """The environment with its episodes in so many processes: `turnwise.train(env=in_workers(MyEnv(), 4), ...)`.
 
     `env` itself only lists tasks and tools; each worker makes one of its own, from `settings` or as `env` was made.
+    `open_nursery` decides where: on this machine, unless it is given.
     """
     name = type(env.prototype).__name__
     if not hasattr(os, "fork"):
@@ -51,7 +57,7 @@ def in_workers(
             f"env.workers: {name} reads the agent's tokens, so it runs in the trainer's process: set it to 0"
         )
     birth = _birth(env, settings)
-    fleet = Fleet(lambda: LocalNursery(birth), workers=workers, max_deaths=max_deaths)
+    fleet = Fleet(lambda: open_nursery(birth), workers=workers, max_deaths=max_deaths)
     # Errors name an environment by its class: so this one has the name of the user's.
     named = cast(type[WorkerEnv], type(name, (WorkerEnv,), {"__module__": kind.__module__}))
     return named(env, fleet)
@@ -232,7 +238,8 @@ class _Workers(Host):
 
     def counts(self) -> dict[str, int]:
         counts = self._env._fleet.counts
-        return {name: counts[name] for name in ("deaths", "killed", "moved")}
+        found = {name: counts[name] for name in ("deaths", "killed", "moved")}
+        return found | ({"nodes_lost": counts["nodes_lost"]} if counts["nodes_lost"] else {})
 
     def close(self) -> None:
         self._env._ended()
@@ -242,8 +249,10 @@ class _Workers(Host):
         return "" if worker is None else worker.line(self._env._episode)
 
     def is_held_up(self) -> bool:
-        worker = self._env._worker
-        return worker is not None and worker.held_by() not in (0, self._env._episode)
+        worker, episode = self._env._worker, self._env._episode
+        if worker is None:
+            return self._env._fleet.is_waiting(episode)
+        return worker.held_by() not in (0, episode)
 
 
 def importable_name(cls: type) -> str | None:

@@ -2,7 +2,8 @@
 
 Invariant: there are as many workers as were asked for, apart from those that are starting. A worker that hangs, or has
 threads that never end, gets no further episode and is killed; one that ended is replaced. Deaths without an episode
-that finished in between are limited: then every call is an error that names the last cause.
+that finished in between are limited: then every call is an error that names the last cause. A node that is lost counts
+there as one death, however many workers it had.
 """
 
 import asyncio
@@ -12,15 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from turnwise.envs.workers.protocol import Nursery
-from turnwise.envs.workers.worker import Paces, Worker
+from turnwise.envs.workers.worker import START_SECONDS, Paces, Worker
 from turnwise.errors import EnvError
 from turnwise.tools.repeats import warn_collapsed
 from turnwise.tools.running import GRACE
 
 _logger = logging.getLogger(__name__)
 
-_START_SECONDS = 600.0
-"""Until a first worker that makes its environment has failed."""
 _LOOK = 0.01
 """Seconds between two looks while no worker is ready."""
 
@@ -34,13 +33,14 @@ class Fleet:
         self._paces = Paces()
         self._workers: list[Worker] = []
         self._in_a_row, self._last_cause = 0, ""
+        self._lost_nodes: set[str] = set()
         self.counts: Counter[str] = Counter()
-        """`deaths`, `killed`, `moved`, since the fleet was made."""
+        """`deaths`, `killed`, `moved`, `nodes_lost`, since the fleet was made."""
         self._ids = itertools.count(1)
         try:
             self._fill()
             for worker in self._workers:
-                worker.wait_until_ready(_START_SECONDS)
+                worker.wait_until_ready(START_SECONDS)
                 if not worker.ready:
                     raise EnvError(
                         f"env.workers: a worker cannot make the environment: {worker.failure or worker.cause}"
@@ -65,19 +65,25 @@ class Fleet:
             chosen = self._start()
             chosen.reserved = True
         else:
-            self._fill()
-            chosen = min(
-                self._able(), key=lambda worker: (not worker.ready, worker.held_by() > 0, len(worker.episodes))
-            )
+            chosen = self._choose()
         chosen.episodes.add(episode)
         chosen.attach(asyncio.get_running_loop())
         try:
             while chosen.ready is None and not chosen.cause:
                 await asyncio.sleep(_LOOK)
+                if not alone and (other := self._choose()).ready:  # the first that is ready, where many start
+                    chosen.episodes.discard(episode)
+                    chosen = other
+                    chosen.episodes.add(episode)
+                    chosen.attach(asyncio.get_running_loop())
         except asyncio.CancelledError:
             self.release(chosen, episode, finished=False)
             raise
         return chosen
+
+    def is_waiting(self, episode: int) -> bool:
+        """Whether an episode waits for a worker that starts, since there is no other."""
+        return any(episode in worker.episodes and worker.is_starting() for worker in self._workers)
 
     def release(self, worker: Worker, episode: int, *, finished: bool) -> None:
         """The episode is over; `finished`: by itself, so its worker was of use."""
@@ -114,12 +120,22 @@ class Fleet:
         if worker.leaving:
             self.counts["killed"] += 1
             return
-        self._in_a_row += 1
         self.counts["deaths"] += 1
-        self._last_cause = f"{worker.cause}, in {where}"
+        if worker.lost_with in self._lost_nodes:
+            return
+        if worker.lost_with:
+            self._lost_nodes.add(worker.lost_with)
+            self.counts["nodes_lost"] += 1
+        self._in_a_row += 1
+        self._last_cause = worker.cause if worker.lost_with else f"{worker.cause}, in {where}"
         warn_collapsed(
             _logger, worker.cause, f"a worker process ended, {self._last_cause}; its episodes move to others"
         )
+
+    def _choose(self) -> Worker:
+        """The worker for a further episode; there are always as many as were asked for."""
+        self._fill()
+        return min(self._able(), key=lambda worker: (not worker.ready, worker.held_by() > 0, len(worker.episodes)))
 
     def _able(self) -> list[Worker]:
         """Those that may be given an episode."""

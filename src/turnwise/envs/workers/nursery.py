@@ -26,7 +26,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.boundary import explain
 from turnwise.envs.registry import make_env
 from turnwise.envs.workers.pipe import TrainerPipe, WorkerPipe, to_frame
-from turnwise.envs.workers.protocol import Birth, FromWorker, Ready, ToWorker
+from turnwise.envs.workers.protocol import Birth, End, FromWorker, Ready, ToWorker
 from turnwise.envs.workers.server import EpisodeServer, SendingHandler
 from turnwise.errors import EnvError, TurnwiseError
 from turnwise.tools.watchdog import watching
@@ -71,7 +71,7 @@ class LocalNursery:
         with contextlib.suppress(OSError):
             self._control.sendall(_ORDER.pack(_KILL, number))
 
-    def how_it_ended(self, number: int) -> str:
+    def how_it_ended(self, number: int) -> End:
         while number not in self._deaths and select.select([self._control], [], [], _PATIENCE)[0]:
             with contextlib.suppress(OSError):
                 data = self._control.recv(_DEATH.size, socket.MSG_WAITALL)
@@ -79,9 +79,9 @@ class LocalNursery:
                     died, status = _DEATH.unpack(data)
                     self._deaths[died] = status
                     continue
-            return "it was lost with the process that starts workers"
+            return End("it was lost with the process that starts workers")
         status = self._deaths.pop(number, 0)
-        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        return End(f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit code {status}")
 
     def close(self) -> None:
         self._control.close()
@@ -91,6 +91,8 @@ class LocalNursery:
 
 class LocalConnection:
     """One worker of this machine."""
+
+    is_near = True
 
     def __init__(self, nursery: LocalNursery, number: int, pipe: TrainerPipe) -> None:
         self._nursery, self._number, self._pipe = nursery, number, pipe
@@ -110,7 +112,7 @@ class LocalConnection:
     def kill(self) -> None:
         self._nursery.kill(self._number)
 
-    def how_it_ended(self) -> str:
+    def how_it_ended(self) -> End:
         return self._nursery.how_it_ended(self._number)
 
     def watch(self, loop: AbstractEventLoop, arrived: Callable[[], None]) -> None:

@@ -4,24 +4,39 @@ Invariant: an environment that another process makes from `describe_elsewhere` i
 with its arguments.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from turnwise.envs.base import Env
 from turnwise.envs.chaos import with_chaos
 from turnwise.envs.mixture import Mixture
 from turnwise.envs.registry import EnvSettings, MixtureSettings, describe_env, make_env
 from turnwise.envs.workers.env import importable_name, in_workers
+from turnwise.envs.workers.nursery import LocalNursery
+from turnwise.envs.workers.protocol import Birth, Nursery
+from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import ConfigError
 
+OpenNursery: TypeAlias = Callable[[Birth, EnvSettings], Nursery]
+"""Starts the workers of an environment on other nodes, as its settings say (`env.workers_on`)."""
 
-def place_env(settings: EnvSettings | MixtureSettings, env: Env | None = None) -> Env:
-    """The environment at hand, or else the one that the settings name, in as many workers as the settings say."""
-    chosen = make_env(settings) if env is None else env
+
+def place_env(
+    settings: EnvSettings | MixtureSettings, env: Env | None = None, *, open_nursery: OpenNursery | None = None
+) -> Env:
+    """The environment at hand, or else the one that the settings name, in as many workers as the settings say.
+
+    Without `open_nursery`, this process is connected to no cluster: all workers are beside it.
+    """
+    chosen, given = make_env(settings) if env is None else env, env is not None
     if isinstance(settings, EnvSettings):
-        return _in_workers(chosen, settings, given=env is not None)
+        return _in_workers(chosen, settings, open_nursery, given=given)
     assert isinstance(chosen, Mixture), "what the settings describe"
     placed = {
-        name: entry.model_copy(update={"env": _in_workers(entry.env, settings.mixture[name], given=env is not None)})
+        name: entry.model_copy(
+            update={"env": _in_workers(entry.env, settings.mixture[name], open_nursery, given=given)}
+        )
         for name, entry in chosen.entries.items()
     }
     return Mixture(placed, sampling=chosen.sampling)
@@ -55,13 +70,18 @@ def _elsewhere(env: Env, settings: EnvSettings, where: str, root: Path | None) -
             f"{where}: {cls.__name__} cannot be made in another process ({reason}): define it in a file of its own, "
             "and make it from plain arguments"
         )
+    return {"name": name_from(root, name), "tasks": None}
+
+
+def name_from(root: Path | None, name: str) -> str:
+    """The name of a class as it is found from a folder that is copied elsewhere: `envs/mine.py:Mine`."""
     file, _, own = name.rpartition(":")
-    if root is not None and Path(file).is_relative_to(root):
-        name = f"{Path(file).relative_to(root)}:{own}"
-    return {"name": name, "tasks": None}
+    if root is None or not Path(file).is_relative_to(root):
+        return name
+    return f"{Path(file).relative_to(root)}:{own}"
 
 
-def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
+def _in_workers(env: Env, settings: EnvSettings, open_nursery: OpenNursery | None, *, given: bool) -> Env:
     """The environment in the workers that its settings ask for; `given` in Python, it has no faults of theirs yet."""
     chosen = with_chaos(env, settings.chaos) if given else env
     if not settings.workers or chosen.host.workers:
@@ -71,4 +91,10 @@ def _in_workers(env: Env, settings: EnvSettings, *, given: bool) -> Env:
         described = describe_env(env)
         assert isinstance(described, EnvSettings), "a mixture is placed one by one"
         own = described.model_copy(update={"chaos": settings.chaos})
-    return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths)
+
+    def open_for(birth: Birth) -> Nursery:
+        if open_nursery is not None and isinstance(settings.workers_on, RayWorkers):
+            return open_nursery(birth, settings)
+        return LocalNursery(birth)
+
+    return in_workers(chosen, settings.workers, settings=own, max_deaths=settings.max_deaths, open_nursery=open_for)

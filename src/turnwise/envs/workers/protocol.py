@@ -113,6 +113,15 @@ class Ready:
     failure: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a worker ended: `End("killed by SIGSEGV")`, `End("lost with its node cpu-7", node="cpu-7 #2")`."""
+
+    words: str
+    node: str = ""
+    """What it was lost with; then no call of its own is to blame. Workers that were lost together have the same."""
+
+
 ToWorker: TypeAlias = Call | Cancel
 FromWorker: TypeAlias = Answer | Failed | Lines | Log | Spent | Stuck | Leaving | Ready
 
@@ -142,6 +151,11 @@ class Nursery(Protocol):
 class Connection(Protocol):
     """The trainer's end of a transport; no call of it blocks but `wait`."""
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a message takes so little time that the event loop may stand still for the answer."""
+        ...
+
     def send(self, *messages: ToWorker) -> None:
         """Sends them together."""
         ...
@@ -158,8 +172,8 @@ class Connection(Protocol):
         """Ends the worker and all processes that it started."""
         ...
 
-    def how_it_ended(self) -> str:
-        """`killed by SIGSEGV`, `exit code 3`; to be asked after an EOFError."""
+    def how_it_ended(self) -> End:
+        """To be asked after an EOFError."""
         ...
 
     def watch(self, loop: AbstractEventLoop, arrived: Callable[[], None]) -> None:

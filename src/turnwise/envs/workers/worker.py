@@ -43,6 +43,9 @@ _SLOW_SHARE = 0.2
 _PATIENCE = 0.05
 """Seconds that the event loop stands still for a call of a method that is not known to be slow."""
 
+START_SECONDS = 600.0
+"""Until a worker that makes its environment has failed."""
+
 _SILENCE = 4.0
 """Seconds after which a worker with a call under way would have spoken, if it could."""
 
@@ -100,7 +103,7 @@ class Worker:
         """Calls that nothing waits for and that the worker has not ended yet, each with its episode."""
         self._outbox: list[Call] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running, self._heard = 0, time.monotonic()
+        self._running, self._heard, self._made = 0, time.monotonic(), time.monotonic()
         """The call that held the worker when it last spoke of it, and when it last spoke."""
         self.episodes: set[int] = set()
         self.ready: bool | None = None
@@ -108,6 +111,8 @@ class Worker:
         self.failure = ""
         self.cause = ""
         """Why it ended; empty while it lives."""
+        self.lost_with = ""
+        """The node that it was lost with, if that is why."""
         self.reserved = False
         """Whether it is for one episode alone."""
         self.stuck = self.leaving = False
@@ -125,7 +130,7 @@ class Worker:
         self.attach(loop)
         call, began = Call(next(_ids), episode, method, argument), time.monotonic()
         waiting = _Waiting(call, where, loop.create_future())
-        alone = not self._waiting and not self._cancelled and self.ready
+        alone = self._connection.is_near and not self._waiting and not self._cancelled and self.ready
         self._waiting[call.id] = waiting
         if self.cause:
             self._lose(suspects=False)
@@ -164,6 +169,10 @@ class Worker:
             return under_way.get(self._running, 0)
         return under_way[min(under_way)] if under_way else 0
 
+    def is_starting(self) -> bool:
+        """Whether it makes its environment, or waits for a machine to do so; for so long it may."""
+        return self.ready is None and not self.cause and time.monotonic() - self._made < START_SECONDS
+
     def kill(self, cause: str) -> None:
         """Ends it; its episodes are moved, as none of them is to blame."""
         if not self.cause:
@@ -188,7 +197,9 @@ class Worker:
         except EOFError:
             under_way = [one.where for one in self._waiting.values()] or ["no call"]
             where = under_way[0] + (f" or one of {len(under_way) - 1} other calls" if len(under_way) > 1 else "")
-            self._end(self.failure or self._connection.how_it_ended(), suspects=not self.leaving)
+            end = self._connection.how_it_ended()
+            self.lost_with = end.node
+            self._end(self.failure or end.words, suspects=not (self.leaving or end.node))
             self._died(self, where)
 
     def close(self) -> None:
