@@ -17,11 +17,11 @@ from fickle import Counting, OnlyHere, Slow
 from tiny_runs import records, run_tiny, tiny_config, tiny_data, weights
 from turnwise.agents import ExpertAgent
 from turnwise.cluster.envs.actor import EnvActor, Order, Post
-from turnwise.cluster.envs.node import EnvNode
+from turnwise.cluster.envs.node import EnvNode, NodeLost
 from turnwise.cluster.settings import RayCluster
 from turnwise.config import Config, check_config, check_read
 from turnwise.envs.workers.env import _birth, in_workers
-from turnwise.envs.workers.protocol import Call
+from turnwise.envs.workers.protocol import Call, End, Ready
 from turnwise.envs.workers.settings import LocalWorkers, RayWorkers
 from turnwise.errors import ConfigError, EnvError
 from turnwise.learner.group import LearnerGroup
@@ -280,13 +280,65 @@ def test_a_node_whose_actor_raises_is_lost_with_words():
         raise ZeroDivisionError("ours")
 
     node_here.receive = fail
-    node = EnvNode(node_here, _birth(Counting(), None), capacity=1, patience=30.0)
+    node = EnvNode(lambda: node_here, _birth(Counting(), None), capacity=1, patience=30.0)
     connection = node.start()
     connection.wait(30.0)
     with pytest.raises(EOFError):
         connection.receive()
     assert connection.how_it_ended().words == "lost, as its node raised ZeroDivisionError: ours"
     assert connection.how_it_ended().node
+
+
+def test_an_actor_that_was_sent_to_a_node_which_is_gone_is_started_again(spread, monkeypatch):
+    """Ray offers the room of a lost node before it has noticed the loss, and cancels what was to start there."""
+    monkeypatch.setattr("turnwise.cluster.envs.node._RETRY_SECONDS", 0.05)
+    cluster = Cluster(2)
+    env = spread(Counting(), cluster, workers=2)
+    opens = NodeHere.open
+
+    def fail_twice(node, birth, seconds):
+        if len(cluster.nodes) < 4:
+            raise NodeLost("it was cancelled before it started running")
+        return opens(node, birth, seconds)
+
+    monkeypatch.setattr(NodeHere, "open", fail_twice)
+    cluster.nodes[0].lose()
+    assert play(env, size=1) == play(Counting(), size=1)
+    assert len(cluster.nodes) == 4
+    assert env.host.counts()["nodes_lost"] == 1
+
+
+def test_the_end_of_a_worker_is_read_though_answers_came_with_it():
+    """An end that nothing reads would leave the calls under way waiting for ever."""
+    node_here, gate = NodeHere(), threading.Event()
+    news = [pickle.dumps([(1, Ready()), (1, End("killed"))])]
+
+    def receive():
+        gate.wait(30)
+        if not news:
+            raise NodeLost("over")
+        return news.pop()
+
+    node_here.receive = receive
+    read = []
+
+    async def run():
+        node = EnvNode(lambda: node_here, _birth(Counting(), None), capacity=1, patience=30.0)
+        connection = node.start()
+
+        def arrived():
+            try:
+                read.extend(connection.receive())
+            except EOFError:
+                read.append(connection.how_it_ended())
+                connection.close()
+
+        connection.watch(asyncio.get_running_loop(), arrived)
+        gate.set()
+        await until(lambda: len(read) == 2)
+
+    asyncio.run(run())
+    assert read == [Ready(), End("killed")]
 
 
 # What a run makes of it.

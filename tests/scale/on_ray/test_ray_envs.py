@@ -159,7 +159,7 @@ def test_a_killed_worker_and_a_lost_node_cost_no_episode_and_a_new_node_takes_it
         new = add_node(num_cpus=2, resources={"cpu_node": 1})
         began = time.monotonic()
         while sum(one.ready is True for one in parts.env._fleet._workers) < 4:
-            assert time.monotonic() - began < PATIENCE
+            assert time.monotonic() - began < 100
             for worker in parts.env._fleet._workers:
                 worker.read()
             await asyncio.sleep(0.2)

@@ -154,6 +154,17 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, raised, m
         pass
 
 
+def test_a_cluster_that_is_started_has_all_that_is_asked_for_in_whole_numbers(monkeypatch):
+    """Ray takes no part of a resource for a node's whole."""
+    asked = {}
+    monkeypatch.setattr(ray, "init", lambda **options: asked.update(options))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    settings = RayCluster(rollout_workers=3, worker_cpus=40.0, worker_resources={"player": 0.5})
+    with connect(settings, {"CPU": 4.0, "cpu_node": 0.02}):
+        assert asked["num_cpus"] == 125
+        assert asked["resources"] == {"player": 2, "cpu_node": 1}
+
+
 def test_a_handler_of_signals_outlives_the_start_of_ray(monkeypatch):
     """Ray would end the process at SIGTERM, with nothing saved."""
     monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, lambda *raised: sys.exit(15)))

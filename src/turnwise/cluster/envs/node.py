@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import pickle
 import threading
+import time
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from turnwise.cluster.envs.actor import FromNode, Order, Post
 from turnwise.envs.workers.protocol import Birth, End, FromWorker, ToWorker
 
 _numbers = itertools.count(1)
+_RETRY_SECONDS = 1.0
+"""Between two attempts to start an actor: one that was sent to a node which is gone fails once Ray knows that."""
 
 
 class NodeLost(Exception):
@@ -48,16 +51,19 @@ class Remote(Protocol):
 class EnvNode:
     """`node.start()` is a connection to a new worker there; `capacity` is how many it has room for."""
 
-    def __init__(self, remote: Remote, birth: Birth, *, capacity: int, patience: float) -> None:
+    def __init__(self, start: Callable[[], Remote], birth: Birth, *, capacity: int, patience: float) -> None:
+        """`start` starts an actor; it is called again, for `patience` seconds, until one is there."""
         self.capacity = capacity
         self.name = ""
         """Empty while no node has room for it."""
         self.end: End | None = None
         """Why it is gone."""
-        self._remote, self._birth, self._patience = remote, birth, patience
+        self._start, self._birth, self._patience = start, birth, patience
+        self._remote = start()
         self._number = next(_numbers)
         self.changed = threading.Condition()
         """Guards what the thread shares with the trainer: connections, their inboxes and ends."""
+        self._sending = threading.Lock()
         self._connections: dict[int, NodeConnection] = {}
         self._workers = itertools.count(1)
         self._outbox: list[Order | Post] = []
@@ -80,7 +86,8 @@ class EnvNode:
 
     def post(self, order: Order | Post) -> None:
         """Sends an order, with all others of this tick of the event loop where one runs."""
-        self._outbox.append(order)
+        with self._sending:
+            self._outbox.append(order)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -91,10 +98,14 @@ class EnvNode:
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Sends the orders there are."""
-        orders, self._outbox, self._flushes_on = self._outbox, [], None
-        if orders and self.end is None:
-            self._remote.send(next(self._sends), pickle.dumps(orders, pickle.HIGHEST_PROTOCOL))
+        """Sends the orders there are, once the actor is."""
+        with self._sending:
+            self._flushes_on = None
+            if not self.name or self.end is not None:
+                return
+            orders, self._outbox = self._outbox, []
+            if orders:
+                self._remote.send(next(self._sends), pickle.dumps(orders, pickle.HIGHEST_PROTOCOL))
 
     def drop(self, connection: "NodeConnection") -> None:
         """Lets a worker go that is there, and forgets one that has ended."""
@@ -110,17 +121,32 @@ class EnvNode:
     def _listen(self) -> None:
         """In a thread of its own."""
         try:
-            self.name = self._remote.open(self._birth, self._patience)
+            self.name = self._open()
+            self.flush()
             while self.end is None:
                 self._deliver(pickle.loads(self._remote.receive()))  # our own process wrote it
         except TimeoutError:
             self._remote.kill()
             self._lose(f"no node has had room for it within {self._patience:g} seconds")
         except NodeLost as error:
-            self._lose(f"lost with its node {self.name}: {error}" if self.name else f"it could not start: {error}")
+            self._lose(f"lost with its node {self.name}: {error}" if self.name else f"it cannot start: {error}")
         except Exception as error:  # noqa: BLE001 - the thread's end would otherwise leave its workers unanswered
             self._remote.kill()
             self._lose(f"lost, as its node raised {type(error).__name__}: {error}")
+
+    def _open(self) -> str:
+        """The node's name, once an actor is on it."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._remote.open(self._birth, max(0.0, deadline - time.monotonic()))
+            except NodeLost:
+                if self.end is not None or time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+            self._remote = self._start()
+            if self.end is not None:  # it was closed meanwhile
+                self._remote.kill()
 
     def _deliver(self, news: FromNode) -> None:
         reached = {}
@@ -188,7 +214,7 @@ class NodeConnection:
             self.watcher = loop, arrived
             waits = bool(self.inbox) or self.end is not None
         if waits:
-            loop.call_soon(arrived)
+            loop.call_soon(_read, [self])
 
     def close(self) -> None:
         self.watcher = None
@@ -207,6 +233,9 @@ def _wake(connections: list[NodeConnection]) -> None:
 
 
 def _read(connections: list[NodeConnection]) -> None:
+    """Has each read what has arrived, and then its end, which nothing else would call for."""
     for connection in connections:
-        if (watcher := connection.watcher) is not None:  # else it was closed meanwhile
+        while (watcher := connection.watcher) is not None:  # else it was closed meanwhile
             watcher[1]()
+            if connection.end is None:
+                break

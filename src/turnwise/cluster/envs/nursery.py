@@ -61,4 +61,4 @@ class NodeNursery:
                 _logger.warning("%d environment workers are given up: %s", room.workers, node.end.words)
 
     def _open(self, room: Room) -> EnvNode:
-        return EnvNode(room.start(), self._birth, capacity=room.workers, patience=self._patience)
+        return EnvNode(room.start, self._birth, capacity=room.workers, patience=self._patience)
