@@ -187,6 +187,7 @@ def test_nothing_prints_but_the_command_line():
         "turnwise.envs",
         "turnwise.envs.encyclopedia.env",
         "turnwise.envs.workers.nursery",
+        "turnwise.cluster.envs.actor",
         "turnwise.engines",
         "turnwise.compute.process",
         "turnwise.render.formats",

@@ -8,7 +8,6 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -19,9 +18,8 @@ from turnwise.config import Config
 from turnwise.engines import Engine, make_engine, require_engine
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import Mixture, first_tasks, members_of
-from turnwise.envs.registry import EnvSettings, MixtureSettings, describe_env
+from turnwise.envs.registry import EnvSettings, describe_env
 from turnwise.envs.workers.placing import OpenNursery, place_env
-from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
@@ -31,7 +29,6 @@ from turnwise.rollout import Limits, report_failures, run_episode
 from turnwise.rollout.fleet import Fleet
 from turnwise.types import Message, Task
 
-EntryOrEnv = TypeVar("EntryOrEnv", bound=EnvSettings)
 _SMOKE_TASKS = 3
 """Tasks that are tried before an environment counts as broken: a single bad one is a failure like any other."""
 _TEXT_SAMPLES = 400
@@ -79,7 +76,9 @@ def assemble(
     """
     if not on_cluster:
         require_engine(config.engine)
-    env = place_env(_own_workers(config) if on_cluster else config.env, env, open_nursery=open_nursery)
+    # Where others play, this process tries the environment out, which one worker is enough for, and demonstrates.
+    few = 1 if on_cluster and config.sft is None else None
+    env = place_env(config.env, env, open_nursery=open_nursery, workers_elsewhere=few)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)
     train_tasks = env.tasks("train") if tasks is None else tasks
@@ -124,20 +123,6 @@ def _sampled_model(config: Config, loaded: LoadedModel) -> PreTrainedModel:
 def choose_env(config: Config, env: Env | None) -> Env:
     """The environment at hand, or else the one that the config names, in as many workers as the config says."""
     return place_env(config.env, env)
-
-
-def _own_workers(config: Config) -> EnvSettings | MixtureSettings:
-    """The environment of a process that plays only demonstrations: without any, one worker tries it out on its node."""
-    few = {"workers": 1}
-
-    def reduce(env: EntryOrEnv) -> EntryOrEnv:
-        return env.model_copy(update=few) if isinstance(env.workers_on, RayWorkers) else env
-
-    if config.sft is not None:
-        return config.env
-    if isinstance(config.env, EnvSettings):
-        return reduce(config.env)
-    return config.env.model_copy(update={"mixture": {name: reduce(one) for name, one in config.env.mixture.items()}})
 
 
 def record_env(config: Config, env: Env) -> Config:

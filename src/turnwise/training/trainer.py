@@ -109,26 +109,30 @@ def run_training(
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
             stack.enter_context(reduced_gc())
         shown = stack.enter_context(display or make_display())
-        recorder = stack.enter_context(
-            Recorder(
-                directory,
-                shown,
-                ledger=ledger,
-                engine=parts.engine,
-                env=parts.env,
-                fleet=parts.fleet,
-                keep=config.trajectories,
-                decode=parts.render.decode,
-                callbacks=observers,
-                checks=make_step_checks(config, parts.loaded.model, parts.autocast),
-            )
-        )
+        recorder = stack.enter_context(_make_recorder(config, parts, directory, shown, observers))
         with ledger.spend("prepare"):
             observers.on_run_begin(config, directory)
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
         with one_line_out_of_memory():
             runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
+
+
+def _make_recorder(
+    config: Config, parts: Components, directory: RunDirectory, display: Display, callbacks: Callbacks
+) -> Recorder:
+    return Recorder(
+        directory,
+        display,
+        ledger=parts.ledger,
+        engine=parts.engine,
+        env=parts.env,
+        fleet=parts.fleet,
+        keep=config.trajectories,
+        decode=parts.render.decode,
+        callbacks=callbacks,
+        checks=make_step_checks(config, parts.loaded.model, parts.autocast),
+    )
 
 
 def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> None:

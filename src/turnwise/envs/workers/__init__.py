@@ -8,5 +8,8 @@
     pipe.py        a transport: frames of pickled messages over a socket
     nursery.py     the process that forks workers: it has neither threads nor torch, so a fork is safe
 
-A fleet on other machines needs another pipe and another nursery, and nothing else.
+    settings.py    where a recipe wants its workers: beside the engine, or on other nodes
+    placing.py     from settings to an environment in its workers
+
+Workers on other machines have another nursery and another pipe, and nothing else: `cluster/envs`.
 """

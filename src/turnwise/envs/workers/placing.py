@@ -23,20 +23,29 @@ OpenNursery: TypeAlias = Callable[[Birth, EnvSettings], Nursery]
 
 
 def place_env(
-    settings: EnvSettings | MixtureSettings, env: Env | None = None, *, open_nursery: OpenNursery | None = None
+    settings: EnvSettings | MixtureSettings,
+    env: Env | None = None,
+    *,
+    open_nursery: OpenNursery | None = None,
+    workers_elsewhere: int | None = None,
 ) -> Env:
     """The environment at hand, or else the one that the settings name, in as many workers as the settings say.
 
-    Without `open_nursery`, this process is connected to no cluster: all workers are beside it.
+    Without `open_nursery`, this process is connected to no cluster: all workers are beside it. On other nodes are at
+    most `workers_elsewhere` of them, where that is given.
     """
     chosen, given = make_env(settings) if env is None else env, env is not None
+
+    def place(env: Env, settings: EnvSettings) -> Env:
+        if workers_elsewhere is not None and isinstance(settings.workers_on, RayWorkers):
+            settings = settings.model_copy(update={"workers": min(settings.workers, workers_elsewhere)})
+        return _in_workers(env, settings, open_nursery, given=given)
+
     if isinstance(settings, EnvSettings):
-        return _in_workers(chosen, settings, open_nursery, given=given)
+        return place(chosen, settings)
     assert isinstance(chosen, Mixture), "what the settings describe"
     placed = {
-        name: entry.model_copy(
-            update={"env": _in_workers(entry.env, settings.mixture[name], open_nursery, given=given)}
-        )
+        name: entry.model_copy(update={"env": place(entry.env, settings.mixture[name])})
         for name, entry in chosen.entries.items()
     }
     return Mixture(placed, sampling=chosen.sampling)
