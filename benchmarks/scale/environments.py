@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="how many nodes train, in turn")
     parser.add_argument("--workers", type=int, default=4, help="environment workers of a node")
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn takes")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args(arguments)
     with cluster(1):
         sys.stdout.write(table_of_steps({name: measure(make) for name, make in PLACES.items()}))
