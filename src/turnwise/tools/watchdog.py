@@ -126,12 +126,13 @@ class _Loop:
 
 
 def _find_foreign(frame: FrameType | None) -> tuple[FrameType | None, list[str]]:
-    """The foreign function that was called last on a stack, and our words for it, inner first."""
-    inside, found, words = None, None, []
+    """The foreign function that was called last on a stack, and our words for it, inner first, up to its task's name."""
+    inside, found, words = None, None, list[str]()
     while frame is not None:
         describe = _callers.get(frame.f_code)
         if describe is not None and inside is not None and (said := describe(frame.f_locals)):
-            words += [said] if said not in words else []
+            if said not in words and not any(" of task " in one for one in words):
+                words.append(said)
             found = found or inside
         inside, frame = frame, frame.f_back
     return found, words
