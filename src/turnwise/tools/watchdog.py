@@ -126,7 +126,7 @@ class _Loop:
 
 
 def _find_foreign(frame: FrameType | None) -> tuple[FrameType | None, list[str]]:
-    """The foreign function that was called last on a stack, and our words for it, inner first, up to its task's name."""
+    """The foreign function that was called last on a stack, and our words for it, inner first, up to its task."""
     inside, found, words = None, None, list[str]()
     while frame is not None:
         describe = _callers.get(frame.f_code)
