@@ -130,7 +130,7 @@ def train(
             callbacks=[one for one in callbacks if not isinstance(one, str | Mapping)],
             learners=learners,
         ),
-        config.cluster,
+        config,
     )
     return trained or RunDirectory(Path(run))  # a process that followed did not write it
 

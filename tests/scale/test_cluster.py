@@ -73,14 +73,14 @@ def test_without_ray_the_extra_is_named_before_anything_slow(monkeypatch, tmp_pa
     with pytest.raises(ConfigError, match=r"^cluster\.kind: ray needs [^\n]*: pip install turnwise\[ray\]$"):
         run_tiny(tmp_path / "run", cluster={"kind": "ray"})
     with pytest.raises(ConfigError, match=r"pip install turnwise\[ray\]$"):
-        launch(lambda learners: None, RayCluster(learners=2))
+        launch(lambda learners: None, tiny_config(cluster={"kind": "ray", "learners": 2}))
     assert not (tmp_path / "run").exists()
 
 
 def test_learners_come_from_torchrun_or_from_the_cluster(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"^cluster\.learners: torchrun has started learners already"):
-        launch(lambda learners: None, RayCluster(learners=2))
+        launch(lambda learners: None, tiny_config(cluster={"kind": "ray", "learners": 2}))
 
 
 def test_ray_is_imported_when_it_is_used():

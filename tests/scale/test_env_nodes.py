@@ -30,7 +30,7 @@ from turnwise.settings import parse_settings
 from turnwise.tools.repeats import forget_repeats
 from turnwise.training import trainer
 from turnwise.training.build import assemble
-from turnwise.training.on_cluster import ReachedCluster, _room_of_envs
+from turnwise.training.on_cluster import ReachedCluster, room_of_envs
 from turnwise.types import Message, StopReason
 
 TASKS = Counting().tasks("train")
@@ -400,7 +400,7 @@ def test_each_environment_of_a_mixture_says_where_its_workers_are():
         check_config(parse_settings(Config, data, source="the test"))
     data["cluster"] = {"kind": "ray", "rollout_workers": 0}
     config = check_config(parse_settings(Config, data, source="the test"))
-    assert _room_of_envs(config) == {"CPU": 2.0}
+    assert room_of_envs(config) == {"CPU": 2.0}
     cluster = Cluster(2)
     parts = assemble(config, open_nursery=cluster.open)
     assert parts.env.host.workers == 5
@@ -413,9 +413,9 @@ ON_RAY = {"name": COUNTING, "workers": 4, "workers_on": {"kind": "ray", "resourc
 
 def test_a_cluster_that_is_started_has_room_for_environment_workers():
     config = tiny_config(env=ON_RAY, cluster={"kind": "ray", "rollout_workers": 0})
-    assert _room_of_envs(config) == {"CPU": 4.0, "cpu_node": 2.0}
-    assert _room_of_envs(tiny_config(env=ON_RAY, cluster={"kind": "ray"})) == {"CPU": 12.0, "cpu_node": 6.0}
-    assert _room_of_envs(tiny_config(env={"name": COUNTING, "workers": 4}, cluster={"kind": "ray"})) == {}
+    assert room_of_envs(config) == {"CPU": 4.0, "cpu_node": 2.0}
+    assert room_of_envs(tiny_config(env=ON_RAY, cluster={"kind": "ray"})) == {"CPU": 12.0, "cpu_node": 6.0}
+    assert room_of_envs(tiny_config(env={"name": COUNTING, "workers": 4}, cluster={"kind": "ray"})) == {}
 
 
 @pytest.mark.parametrize(("sft", "expected"), [(None, 1), ({"demonstrations": 8}, 4)])

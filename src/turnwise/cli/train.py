@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> int:
     with ledger.spend("prepare"):  # importing torch is time that the run's ledger accounts for
         from turnwise.config import load_config
 
-        cluster = None
+        known = None
         if "RANK" not in os.environ:  # a mistake need not wait for torch; under torchrun, rank 0 alone tells it
-            cluster = load_config(options.recipe, options.overrides).cluster
+            known = load_config(options.recipe, options.overrides)
         from turnwise.learner.group import LearnerGroup
         from turnwise.runs import RunDirectory
         from turnwise.training.launch import launch
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             config = load_config(options.recipe, options.overrides)
         return run_training(config, folder, resume=options.resume, ledger=ledger, learners=learners)
 
-    directory = launch(train, cluster)
+    directory = launch(train, known)
     if directory is None:  # a process that followed; rank 0 prints where the run is
         return 0
     print_line(f"The report is in {directory.path / 'report.html'}")

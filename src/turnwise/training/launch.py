@@ -6,26 +6,28 @@ fails, the others end too, each with one line.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from turnwise.cluster.settings import LocalCluster, RayCluster
+from turnwise.cluster.settings import RayCluster
 from turnwise.compute.garbage import reduced_gc
+from turnwise.config import Config
 from turnwise.errors import ConfigError
 from turnwise.learner.group import LearnerGroup, follow
 from turnwise.learner.parallel import join
 from turnwise.training.interruption import StopSignal
+from turnwise.training.on_cluster import room_of_envs
 
 T = TypeVar("T")
 
 
-def launch(train: Callable[[LearnerGroup], T], cluster: LocalCluster | RayCluster | None = None) -> T | None:
+def launch(train: Callable[[LearnerGroup], T], config: Config | None = None) -> T | None:
     """Runs `train` on rank 0 with the learners of all ranks; returns None on the others, when it has ended.
 
-    This process is rank 0 of the learners that `cluster` asks for; under torchrun, its processes are the learners.
+    This process is rank 0 of the learners that the config asks for; under torchrun, its processes are the learners.
     """
-    if isinstance(cluster, RayCluster) and cluster.learners > 1:
-        return _launch_on_ray(train, cluster)
+    if config is not None and isinstance(config.cluster, RayCluster) and config.cluster.learners > 1:
+        return _launch_on_ray(train, config.cluster, room_of_envs(config))
     parallel = join()
     try:
         if not parallel.is_main:
@@ -39,12 +41,12 @@ def launch(train: Callable[[LearnerGroup], T], cluster: LocalCluster | RayCluste
         parallel.leave()
 
 
-def _launch_on_ray(train: Callable[[LearnerGroup], T], cluster: RayCluster) -> T:
+def _launch_on_ray(train: Callable[[LearnerGroup], T], cluster: RayCluster, room: Mapping[str, float]) -> T:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("cluster.learners: torchrun has started learners already: set it to 1, or drop torchrun")
     from turnwise.cluster.ray.learners import ray_learners
 
-    with ray_learners(cluster) as parallel, LearnerGroup(parallel) as learners:
+    with ray_learners(cluster, room) as parallel, LearnerGroup(parallel) as learners:
         return train(learners)
 
 

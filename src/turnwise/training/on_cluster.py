@@ -40,7 +40,7 @@ def reach_cluster(config: Config) -> Iterator[ReachedCluster]:
     from turnwise.cluster.ray.session import connect, require_ray
 
     require_ray()
-    plays, room = settings.rollout_workers > 0, _room_of_envs(config)
+    plays, room = settings.rollout_workers > 0, room_of_envs(config)
     if not room:
         yield ReachedCluster(plays=plays)
         return
@@ -52,7 +52,7 @@ def reach_cluster(config: Config) -> Iterator[ReachedCluster]:
         yield ReachedCluster(plays=plays, open_nursery=nurseries.open)
 
 
-def _room_of_envs(config: Config) -> Mapping[str, float]:
+def room_of_envs(config: Config) -> Mapping[str, float]:
     """What Ray reserves for environment workers, of each rollout worker and of this process: `{"CPU": 8.0}`."""
     assert isinstance(config.cluster, RayCluster)
     room: Counter[str] = Counter()

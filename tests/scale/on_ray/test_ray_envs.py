@@ -229,13 +229,16 @@ def test_a_run_learns_with_environments_on_two_nodes_of_which_one_is_lost(nodes,
 
 
 def test_an_environment_in_a_folder_that_ray_copies(tmp_path):
-    """Its file is found by its place in the folder, on a node that has nothing else of it."""
+    """Its file is found by its place in the folder, on a node that has nothing else of it.
+
+    The cluster is the run's own: it has room for the rollout worker, a second learner and all environment workers.
+    """
     project, diary = tmp_path / "project", tmp_path / "diary"
     (project / "envs").mkdir(parents=True), diary.mkdir()
     shutil.copy(slow_game.__file__, project / "envs" / "mine.py")
     sections = {
         "env": {"name": "envs/mine.py:SlowGame", "args": {"diary": str(diary)}, "workers": 2, "workers_on": ON},
-        "cluster": {"kind": "ray", "rollout_workers": 1, "working_dir": "."},
+        "cluster": {"kind": "ray", "rollout_workers": 1, "learners": 2, "working_dir": "."},
         "steps": 1,
     }
     (project / "game.yaml").write_text(yaml.safe_dump(tiny_data(**sections)))

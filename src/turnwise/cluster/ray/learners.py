@@ -5,7 +5,7 @@ fails, so that no rank waits for one that is gone.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -48,9 +48,12 @@ class LearnerActor:
 
 
 @contextmanager
-def ray_learners(settings: RayCluster) -> Iterator[Parallel]:
-    """Rank 0 of all learners, in this process; the actors of the others end with it."""
-    with connect(settings):
+def ray_learners(settings: RayCluster, room: Mapping[str, float] | None = None) -> Iterator[Parallel]:
+    """Rank 0 of all learners, in this process; the actors of the others end with it.
+
+    A cluster that is started for it has further `room`, which the run will need.
+    """
+    with connect(settings, room):
         import ray
 
         further = settings.learners - 1
