@@ -117,6 +117,7 @@ def test_a_node_that_is_lost_is_one_death_and_its_episodes_go_on_elsewhere(sprea
     (warning,) = [line for line in caplog.messages if "a worker process ended" in line]
     assert "lost with its node" in warning
     assert len(cluster.nodes) == 3, "another has taken its room"
+    assert cluster.nodes[0].killed, "it might only have been out of reach"
     again = play(env, size=1)
     assert again == played
     assert len(cluster.nodes[2].actor._workers) == 6, "and its workers"

@@ -21,7 +21,7 @@ class NodeHere:
         """The sizes of what was sent."""
         self._loop = asyncio.new_event_loop()
         self._calls: set[Future] = set()
-        self._lost = False
+        self._lost = self.killed = False
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -42,6 +42,7 @@ class NodeHere:
         return self._result(self.actor.receive())
 
     def kill(self):
+        self.killed = True
         self.lose()
 
     def lose(self):

@@ -129,6 +129,7 @@ class EnvNode:
             self._remote.kill()
             self._lose(f"no node has had room for it within {self._patience:g} seconds")
         except NodeLost as error:
+            self._remote.kill()  # where it was only out of reach, it must not keep the room from the next one
             self._lose(f"lost with its node {self.name}: {error}" if self.name else f"it cannot start: {error}")
         except Exception as error:  # noqa: BLE001 - the thread's end would otherwise leave its workers unanswered
             self._remote.kill()
