@@ -15,7 +15,7 @@ from turnwise.algorithms import apply_algorithm
 from turnwise.cluster.settings import ClusterSettings, LocalCluster, RayCluster
 from turnwise.credit.settings import CreditSettings
 from turnwise.engines.settings import EngineSettings, LocalEngineSettings, OpenAIEngineSettings, VLLMEngineSettings
-from turnwise.envs.registry import AnyEnvSettings, EnvSettings, MixtureSettings
+from turnwise.envs.registry import AnyEnvSettings, MixtureSettings, settings_by_env
 from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import ConfigError, RunError
 from turnwise.evaluation.settings import EvaluateSettings
@@ -140,13 +140,6 @@ def _check_algorithm(config: Config) -> None:
                 f"{where}: one response per task has no reward std to go by: set {key} to 2 or more, or the rule to "
                 "none"
             )
-
-
-def settings_by_env(env: EnvSettings | MixtureSettings) -> Mapping[str, EnvSettings]:
-    """Of one environment or of each in a mixture, by its section: `{"env.mixture.bandit": ...}`."""
-    if isinstance(env, EnvSettings):
-        return {"env": env}
-    return {f"env.mixture.{name}": entry for name, entry in env.mixture.items()}
 
 
 def _check_env(config: Config) -> None:

@@ -115,6 +115,13 @@ AnyEnvSettings: TypeAlias = Annotated[
 """The `env` section: one environment, or a mixture of several."""
 
 
+def settings_by_env(env: EnvSettings | MixtureSettings) -> Mapping[str, EnvSettings]:
+    """Of one environment or of each in a mixture, by its section: `{"env.mixture.bandit": ...}`."""
+    if isinstance(env, EnvSettings):
+        return {"env": env}
+    return {f"env.mixture.{name}": entry for name, entry in env.mixture.items()}
+
+
 def make_env(settings: EnvSettings | MixtureSettings, where: str = "env") -> Env:
     """The environment that the settings name, or the mixture of several, ready to spawn episodes."""
     if isinstance(settings, MixtureSettings):

@@ -3,7 +3,7 @@
 Invariant: a run in one process has no fleet of its own making, and ray is not imported for it.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +13,8 @@ from turnwise.cluster.engine import ClusterEngine
 from turnwise.cluster.home import Home
 from turnwise.cluster.settings import RayCluster
 from turnwise.cluster.spec import WorkerSpec
-from turnwise.config import Config, settings_by_env
+from turnwise.config import Config
+from turnwise.envs.registry import settings_by_env
 from turnwise.envs.workers.placing import OpenNursery, describe_elsewhere
 from turnwise.envs.workers.settings import RayWorkers
 from turnwise.models.architecture import Architecture
@@ -55,12 +56,12 @@ def reach_cluster(config: Config) -> Iterator[ReachedCluster]:
 def room_of_envs(config: Config) -> Mapping[str, float]:
     """What Ray reserves for environment workers, of each rollout worker and of this process: `{"CPU": 8.0}`."""
     assert isinstance(config.cluster, RayCluster)
-    room: Counter[str] = Counter()
+    room: defaultdict[str, float] = defaultdict(float)
     for env in settings_by_env(config.env).values():
         if isinstance(env.workers_on, RayWorkers):
             workers = env.workers * (config.cluster.rollout_workers + 1)
             for name, amount in {"CPU": env.workers_on.cpus, **env.workers_on.resources}.items():
-                room[name] += workers * amount  # type: ignore[assignment]  # a Counter of parts
+                room[name] += workers * amount
     return dict(room)
 
 

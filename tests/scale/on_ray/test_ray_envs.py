@@ -264,6 +264,21 @@ def test_room_that_is_not_there_is_one_line(nodes):
     assert "0.5 CPUs, 0.1 cpu_node each, in a cluster of 1 CPUs, 1 cpu_node" in str(raised.value)
 
 
+def test_room_that_is_not_there_for_a_rollout_workers_environments_is_one_line(nodes):
+    """It is the worker that finds out; the driver waits for as long."""
+    add_node, _ = nodes
+    add_node(num_cpus=2, resources={"cpu_node": 1})
+    config = spread_config({"rollout_workers": 1, "start_seconds": 25.0}, workers=4)
+    with reach_cluster(config) as reached:
+        parts = assemble(config, on_cluster=True, open_nursery=reached.open_nursery)
+        with (
+            on_cluster(config, parts) as parts,
+            pytest.raises(ConfigError, match=r"^cluster: no room within 25 seconds for 4 environment workers"),
+        ):
+            asyncio.run(parts.fleet.load(parts.loaded.model.state_dict(), 0))
+        parts.env.host.close()
+
+
 def test_deaths_in_rollout_workers_reach_the_metrics_and_a_stopped_run_leaves_the_cluster_as_it_was(nodes, tmp_path):
     add_node, cluster = nodes
     node, engines = (add_node(num_cpus=2, resources={name: 1}) for name in ("cpu_node", "engine_node"))

@@ -20,6 +20,8 @@ from turnwise.cluster.settings import RayCluster
 from turnwise.cluster.spec import WorkerSpec
 from turnwise.cluster.weights import pack
 from turnwise.engines.base import EngineStats
+from turnwise.envs.registry import settings_by_env
+from turnwise.envs.workers.settings import RayWorkers
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.rollout.fleet import Fleet, GroupJob, WorkerLost
 from turnwise.types import Group
@@ -98,8 +100,9 @@ class RayWorker:
         group: "PlacementGroup",
         *,
         places: int,
+        start_seconds: float,
     ) -> None:
-        self.number, self.places = number, places
+        self.number, self.places, self._start_seconds = number, places, start_seconds
         self._spec, self._store, self._settings, self._group = spec, store, settings, group
         self._actor: ActorHandle | None = None
         self._started = False
@@ -131,11 +134,11 @@ class RayWorker:
         with self._loss_in_words(actor):
             try:
                 # A worker that was lost may wait for a node; the fleet gives up when it has no other.
-                async with asyncio.timeout(None if self._started else self._settings.start_seconds):
+                async with asyncio.timeout(None if self._started else self._start_seconds):
                     self.pid = await actor.load.remote(*newest)
             except TimeoutError:
                 raise ConfigError(
-                    f"cluster: rollout worker {self.number} did not start within {self._settings.start_seconds:g} "
+                    f"cluster: rollout worker {self.number} did not start within {self._start_seconds:g} "
                     "seconds: look at Ray's logs, or raise cluster.start_seconds"
                 ) from None
         self._actor, self._started = actor, True
@@ -246,8 +249,10 @@ def ray_fleet(settings: RayCluster, spec: WorkerSpec, *, places: int) -> Iterato
         reserve(bundles, strategy=settings.strategy, seconds=settings.start_seconds, what=what) as group,
     ):
         store, described = WeightStore(), ray.put(spec)
+        apart = any(isinstance(env.workers_on, RayWorkers) for env in settings_by_env(spec.env).values())
+        seconds = settings.start_seconds * (2 if apart else 1)  # once for itself, and once for its environments' room
         workers = [
-            RayWorker(number, described, store, settings, group, places=places)
+            RayWorker(number, described, store, settings, group, places=places, start_seconds=seconds)
             for number in range(settings.rollout_workers)
         ]
         try:
