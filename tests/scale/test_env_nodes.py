@@ -150,12 +150,12 @@ def test_episodes_wait_while_no_node_has_room_however_short_their_deadline(sprea
     async def lose():
         await until(lambda: any(one._waiting for one in env._fleet._workers))
         cluster.has_room = False
-        cluster.nodes[0].lose()
+        await asyncio.to_thread(cluster.nodes[0].lose)
         await until(lambda: len(cluster.nodes) == 2)
-        await asyncio.sleep(1.5)  # longer than a call may take
+        await asyncio.sleep(3.0)  # longer than a call may take
         cluster.nodes[1].give_room()
 
-    played = play(env, size=1, seconds=1.0, meanwhile=lose)
+    played = play(env, size=1, seconds=2.5, meanwhile=lose)
     assert played == play(Counting(), size=1)
 
 

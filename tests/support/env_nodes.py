@@ -51,10 +51,10 @@ class NodeHere:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        if self.actor._nursery is not None:
-            self.actor._nursery.close()
         for call in list(self._calls):
             call.cancel()
+        if self.actor._nursery is not None:
+            self.actor._nursery.close()
 
     def _result(self, work):
         call = asyncio.run_coroutine_threadsafe(work, self._loop)
