@@ -155,6 +155,31 @@ def test_nothing_that_the_engine_does_is_charged_to_the_environment(monkeypatch)
     assert seconds["decode"] == now[0] - 4 > 8
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CPU is never waited for")
+def test_the_host_waits_for_a_gpu_where_it_takes_tokens_and_nowhere_else():
+    """Turns of uneven length, so that slots are assigned, copied, compacted and freed; torch raises at a wait."""
+    engine = engine_of(make_model(), slots=6)
+
+    async def play(source: random.Random) -> None:
+        async def episode(number: int) -> None:
+            prompt = tokens(random.Random(number // 2), 12)
+            for turn in range(3):
+                sampling = Sampling(max_tokens=source.randrange(1, 12), stop_ids=(3,), seed=10 * number + turn)
+                completion = await engine.generate(str(number), prompt, sampling)
+                prompt = [*prompt, *completion.ids, *tokens(source, 5)]
+            await engine.end(str(number))
+
+        await asyncio.gather(*(episode(number) for number in range(9)))
+
+    for _ in range(3):  # kernels are compiled and graphs captured, which waits
+        asyncio.run(play(random.Random(0)))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        asyncio.run(play(random.Random(0)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_a_session_pays_only_for_what_is_new():
     engine = engine_of(make_model())
     prompt = tokens(random.Random(1), 20)
