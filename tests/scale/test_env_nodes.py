@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +19,12 @@ from tiny_runs import records, run_tiny, tiny_config, tiny_data, weights
 from turnwise.agents import ExpertAgent
 from turnwise.cluster.envs.actor import EnvActor, Order, Post
 from turnwise.cluster.envs.node import EnvNode, NodeLost
+from turnwise.cluster.ray.envs import _elsewhere
 from turnwise.cluster.settings import RayCluster
 from turnwise.config import Config, check_config, check_read
+from turnwise.envs.registry import EnvSettings
 from turnwise.envs.workers.env import _birth, in_workers
-from turnwise.envs.workers.protocol import Call, End, Ready
+from turnwise.envs.workers.protocol import Birth, Call, End, Ready
 from turnwise.envs.workers.settings import LocalWorkers, RayWorkers
 from turnwise.errors import ConfigError, EnvError
 from turnwise.learner.group import LearnerGroup
@@ -88,9 +91,8 @@ def test_an_environment_that_is_pickled_travels_too(spread):
     assert play(spread(env, Cluster(2), 2)) == play(Counting())
 
 
-@pytest.mark.parametrize("fault", ["kill", "_exit"])
-def test_a_worker_that_dies_costs_nothing(fault, spread, tmp_path):
-    faults = {"train-1/2": fault, "train-5/1": fault, "train-9/reset": fault}
+def test_a_worker_that_dies_costs_nothing(spread, tmp_path):
+    faults = {"train-1/2": "kill", "train-5/1": "_exit", "train-9/reset": "kill"}
     env = spread(Counting(once=str(tmp_path), faults=faults), Cluster(2, 2))
     assert play(env, size=1) == play(Counting(), size=1)
     counts = env.host.counts()
@@ -251,6 +253,22 @@ def test_a_node_that_cannot_make_the_environment_is_one_line():
     assert words.startswith("env.workers: a worker cannot make the environment: OSError: no such luck")
     assert "needs the environment's packages and files: see cluster.working_dir)" in words
     assert "\n" not in words
+
+
+@pytest.mark.parametrize(
+    ("name", "root", "expected"),
+    [
+        ("/home/me/envs/mine.py:Mine", "/home/me", "envs/mine.py:Mine"),
+        ("/home/me/envs/mine.py:Mine", None, "/home/me/envs/mine.py:Mine"),
+        ("/home/other/mine.py:Mine", "/home/me", "/home/other/mine.py:Mine"),
+        ("package.mine:Mine", "/home/me", "package.mine:Mine"),
+    ],
+)
+def test_a_class_in_a_folder_that_is_copied_is_named_from_there_and_tasks_stay(name, root, expected):
+    settings = EnvSettings(name=name, tasks={"train": "tasks.jsonl"})
+    birth = Birth(settings=settings, pickled=b"", folders=())
+    made = _elsewhere(birth, None if root is None else Path(root)).settings
+    assert (made.name, made.tasks) == (expected, None)
 
 
 def test_workers_end_with_the_environment_and_with_their_node():
