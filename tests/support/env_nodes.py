@@ -22,7 +22,9 @@ class NodeHere:
         self._loop = asyncio.new_event_loop()
         self._calls: set[Future] = set()
         self._lost = self.killed = False
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._guard = threading.Lock()
+        self._stopped, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def give_room(self) -> None:
@@ -35,8 +37,9 @@ class NodeHere:
 
     def send(self, number, orders):
         self.sends.append(len(orders))
-        if not self._lost:
-            asyncio.run_coroutine_threadsafe(self.actor.send(number, orders), self._loop)
+        with self._guard:
+            if not self._lost:
+                asyncio.run_coroutine_threadsafe(self.actor.send(number, orders), self._loop)
 
     def receive(self):
         return self._result(self.actor.receive())
@@ -47,20 +50,42 @@ class NodeHere:
 
     def lose(self):
         """Its code stops where it is, then its processes end."""
-        self._lost = True
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._guard:
+            already, self._lost = self._lost, True
+        if already:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._stopped.wait()
         for call in list(self._calls):
             call.cancel()
+        for worker in self.actor._workers.values():
+            worker.close()
         if self.actor._nursery is not None:
             self.actor._nursery.close()
+        self._over.set()
+        self._thread.join()
+
+    def _run(self):
+        self._loop.run_forever()
+        self._stopped.set()
+        self._over.wait()
+        self._loop.run_until_complete(self._end_tasks())
+        self._loop.close()
+
+    async def _end_tasks(self):
+        await asyncio.sleep(0)  # those that were to begin
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _result(self, work):
-        call = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._calls.add(call)
-        if self._lost:
-            call.cancel()
+        with self._guard:
+            if self._lost:
+                work.close()
+                raise NodeLost("lost by the test")
+            call = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._calls.add(call)
         try:
             return call.result()
         except CancelledError:

@@ -89,3 +89,17 @@ def play_here(config, seed, version):
         return await asyncio.gather(*(worker.play(job) for job in jobs_of(parts, seed)))
 
     return asyncio.run(play())
+
+
+def raylet_of(node):
+    return psutil.Process(node.all_processes["raylet"][0].process.pid)
+
+
+def kill_node(cluster, node):
+    """All processes of a node stop at once, and then it is gone, as when its power fails."""
+    raylet = raylet_of(node)
+    every = [raylet, *raylet.children(recursive=True)]
+    for action in (psutil.Process.suspend, psutil.Process.kill):
+        for one in every:
+            action(one)
+    cluster.remove_node(node, allow_graceful=False)

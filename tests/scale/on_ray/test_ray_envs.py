@@ -20,8 +20,10 @@ from ray_runs import (
     assert_same,
     is_alive,
     jobs_of,
+    kill_node,
     play_all,
     play_here,
+    raylet_of,
     start,
     steps_of,
     wait_for,
@@ -47,10 +49,6 @@ def spread_config(cluster=None, workers=4, on=ON, **args):
     return tiny_config(env=env, cluster=cluster)
 
 
-def raylet_of(node):
-    return psutil.Process(node.all_processes["raylet"][0].process.pid)
-
-
 def below(node, words):
     """The processes of a node whose command line has these words."""
     found = []
@@ -68,16 +66,6 @@ def workers_on(node):
     every = below(node, "turnwise.envs.workers.nursery")
     pids = {one.pid for one in every}
     return [one for one in every if one.ppid() in pids]
-
-
-def kill_node(cluster, node):
-    """All processes of a node stop at once, and then it is gone, as when its power fails."""
-    raylet = raylet_of(node)
-    every = [raylet, *raylet.children(recursive=True)]
-    for action in (psutil.Process.suspend, psutil.Process.kill):
-        for one in every:
-            action(one)
-    cluster.remove_node(node, allow_graceful=False)
 
 
 def processes_in(diary):

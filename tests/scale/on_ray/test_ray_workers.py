@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import ray
-from ray_runs import assert_same, jobs_of, play_all, play_here
+from ray_runs import assert_same, jobs_of, kill_node, play_all, play_here
 from slow_game import SlowGame
 
 from tiny_runs import tiny_config
@@ -118,7 +118,7 @@ def test_a_node_may_be_lost_and_another_take_its_place(nodes):
         await fleet.load(parts.loaded.model.state_dict(), 0)
         playing = asyncio.create_task(play_all(fleet, jobs_of(parts, seed=2)))
         await asyncio.sleep(0.1)
-        cluster.remove_node(doomed, allow_graceful=False)
+        await asyncio.to_thread(kill_node, cluster, doomed)
         groups = await playing
         assert (fleet.lost, fleet.metrics()["fleet/workers"]) == (1, 1), "the third node has no player"
         add_node(resources={"player": 1})
