@@ -54,8 +54,8 @@ def test_groups_are_counted_as_they_end_and_looked_at_only_when_there_may_be_eno
     async def run():
         worker = Gated()
         stream = stream_of(worker, staleness=2)
-        choose = stream._choose
-        monkeypatch.setattr(stream, "_choose", lambda step, wanted: looks.append(step) or choose(step, wanted))
+        count = stream._count_lacking
+        monkeypatch.setattr(stream, "_count_lacking", lambda step, **how: looks.append(step) or count(step, **how))
         first = await begin(stream, 0)
         for number in (4, 2, 3):
             assert looks == [0]
@@ -63,15 +63,15 @@ def test_groups_are_counted_as_they_end_and_looked_at_only_when_there_may_be_eno
         await first
         assert looks == [0, 0]
         second = await begin(stream, 1)
-        await worker.finish(9, 10, 11)
-        await second
-        third = await begin(stream, 2)
-        assert looks[4:] == [2]
-        for number in (12, 13, 14, 0, 1):
+        for number in (9, 10, 0, 8, 11, 5):
+            assert looks[2:] == [1], "six are of the first weights: this step and the next take three each"
             await worker.finish(number)
-            assert looks[4:] == [2], "five are due: 0, 1 and 5 are the first of them"
-        await worker.finish(5)
-        assert numbers((await third).kept) == [0, 1, 5]
+        assert numbers((await second).kept) == [0, 5, 8]
+        third = await begin(stream, 2)
+        for number in (12, 7, 13, 6, 14, 1):
+            assert looks[4:] == [2], "1, 6 and 7 are due"
+            await worker.finish(number)
+        assert numbers((await third).kept) == [1, 6, 7]
         await stream.close()
 
     run_cleanly(run())
@@ -91,25 +91,49 @@ def test_a_failure_ends_a_batch_at_once_though_all_others_still_play():
     run_cleanly(run())
 
 
-def test_groups_that_are_overtaken_are_dropped_and_counted():
-    """Six groups of the first weights are slow at once; one step can learn from three of them."""
+def test_a_step_leaves_no_more_behind_than_the_next_ones_can_take():
+    """Six groups of the first weights are slow at once; the next step can learn from three of them."""
 
     async def run():
         worker = Gated()
         stream = stream_of(worker, staleness=2)
-        for step, ended in enumerate([(0, 1, 2), (9, 10, 11)]):
+        first = await begin(stream, 0)
+        await worker.finish(0, 1, 2)
+        assert numbers((await first).kept) == [0, 1, 2]
+        second = await begin(stream, 1)
+        await worker.finish(9, 10, 11, 4, 6)
+        assert not second.done(), "with 9, 10 or 11 in this batch, one of those left would never be learnt from"
+        await worker.finish(8)
+        assert numbers((await second).kept) == [4, 6, 8]
+        third = await begin(stream, 2)
+        await worker.finish(3, 5, 7)
+        assert numbers((await third).kept) == [3, 5, 7]
+        fourth = await begin(stream, 3)
+        batch = await fourth
+        assert numbers(batch.kept) == [9, 10, 11]
+        assert batch.sampling["staleness/dropped_groups"] == 0
+        await stream.close()
+
+    run_cleanly(run())
+
+
+def test_groups_that_are_overtaken_are_dropped_and_counted():
+    """The wait is limited: the second step takes younger groups, and the third can learn from three of six."""
+
+    async def run():
+        worker = Gated()
+        stream = stream_of(worker, staleness=2, straggler_seconds=0.05)
+        for step, ended in enumerate([(0, 1, 2), (9, 10, 11), (4, 6, 7)]):
             batch = await begin(stream, step)
             await worker.finish(*ended)
+            await until(batch.done)
             assert numbers((await batch).kept) == list(ended)
-        third = await begin(stream, 2)
-        await worker.finish(3, 4, 5)
-        assert numbers((await third).kept) == [3, 4, 5]
-        await worker.finish(7)
+        await worker.finish(5)
         fourth = await begin(stream, 3)
         await worker.finish(12, 13, 14)
         batch = await fourth
-        assert numbers(batch.kept) == [12, 13, 14], "6, 7 and 8 are three steps old"
-        assert numbers(batch.groups) == [12, 13, 14, 7]
+        assert numbers(batch.kept) == [12, 13, 14], "3, 5 and 8 are three steps old"
+        assert numbers(batch.groups) == [12, 13, 14, 5]
         assert batch.sampling["staleness/dropped_groups"] == 1
         assert stream.active
         await stream.close()

@@ -1,8 +1,9 @@
 """Groups that go on playing while the learner updates, under a bound on the age of the weights they began with.
 
-Invariant: a group begun with version v is learnt from at step v + staleness at the latest, or dropped and counted. No
-more groups are begun than the steps in reach will learn from, and the ones whose last step it is come first and are
-waited for; so a slow group is passed over while it has time, and never starved. Every group that ends is in one batch.
+Invariant: a group begun with version v is learnt from at step v + staleness at the latest. No more groups are begun
+than the steps in reach will learn from, and a step leaves no more behind than the next ones can take in time. So a slow
+group is passed over while it has time, and neither starved nor dropped, unless `straggler_seconds` limits the wait;
+those dropped then are counted. Every group that ends is in one batch.
 """
 
 import asyncio
@@ -52,20 +53,18 @@ class _Play:
 class _Awaited:
     """What a batch still lacks, counted down."""
 
-    def __init__(self, *, step: int, due: int, others: int, show: Callable[[int], None]) -> None:
-        """Groups begun with the version `step` or an older one are due; `show` takes the episodes that have ended."""
-        self._step, self._due, self._others, self._show = step, due, others, show
-        self._episodes = 0
+    def __init__(self, lacking: Mapping[int, int], show: Callable[[int], None]) -> None:
+        """`lacking[v]` groups of those begun with version v or an older one; `show` takes how many the batch lacks."""
+        self._lacking, self._show = dict(lacking), show
         self.enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def count(self, play: _Play, *, failed: bool) -> None:
-        if play.version <= self._step:
-            self._due -= 1
-        else:
-            self._others -= 1
-        self._episodes += play.job.group_size
-        self._show(self._episodes)
-        if (failed or (self._due <= 0 and self._others <= 0)) and not self.enough.done():
+        for version in self._lacking:
+            if play.version <= version:
+                self._lacking[version] -= 1
+        left = max(0, *self._lacking.values())
+        self._show(left)
+        if (failed or not left) and not self.enough.done():
             self.enough.set_result(None)
 
 
@@ -202,34 +201,28 @@ class RolloutStream:
         self._begun.sort(key=lambda play: play.number)
 
     async def _take(self, step: int, progress: Callable[[int, int], None]) -> list[Group]:
-        """As many groups as a step has: those whose last step this is, then others that have ended."""
+        """As many groups as a step has, of those that have ended: the oldest, once what must be among them is."""
         wanted, patience = self._settings.groups_per_step, self._settings.straggler_seconds
-        total = wanted * self._settings.group_size
         self._drop_overtaken(step)
         self._begin(self._in_reach(step))
         clock = asyncio.get_running_loop().time
-        until = None if patience is None else clock() + patience
-        while True:
-            chosen = self._choose(step, wanted)
-            ended = [play for play in chosen if play.done]
-            progress(sum(play.job.group_size for play in ended), total)
-            if len(ended) == wanted:
-                break
+        until, in_time = None if patience is None else clock() + patience, True
+
+        def show(lacking: int) -> None:
+            progress((wanted - lacking) * self._settings.group_size, wanted * self._settings.group_size)
+
+        while lacking := self._count_lacking(step, leaves_room=in_time):
+            show(max(lacking.values()))
             left = None if until is None else until - clock()
             if left is not None and left <= 0:
                 self._drop_stragglers(step)
-                until = None
+                until, in_time = None, False
                 continue
-            shown = sum(play.job.group_size for play in ended)
-            awaited = _Awaited(
-                step=step - self._settings.staleness,
-                due=len(chosen) - len(ended),
-                others=wanted - len(chosen),
-                show=partial(_show_more, progress, shown, total),
-            )
-            await self._wait_for(awaited, left)
-        taken = {play.number for play in chosen}
-        self._begun = [play for play in self._begun if play.number not in taken]
+            await self._wait_for(_Awaited(lacking, show), left)
+        show(0)
+        ended = [play for play in self._begun if play.done]
+        chosen = sorted(ended, key=lambda play: (play.version, play.number))[:wanted]
+        self._begun = _without(self._begun, chosen)
         chosen.sort(key=lambda play: play.number)
         groups = [play.task.result() for play in chosen]
         report_failures([one for group in groups for one in group.trajectories], most=self._settings.max_failures)
@@ -252,14 +245,24 @@ class RolloutStream:
         if self._awaited is not None and not task.cancelled():
             self._awaited.count(play, failed=task.exception() is not None)
 
-    def _choose(self, step: int, wanted: int) -> list[_Play]:
-        """The groups that step learns from, as far as is known now; a failure in any group is raised."""
+    def _count_lacking(self, step: int, *, leaves_room: bool) -> dict[int, int]:
+        """How many more groups must end before this step has its batch, by version: of those begun with it or an older
+        one. Empty where it has; a failure in any group is raised.
+
+        The last step of groups begun with version v or an older one is v + staleness at the latest. What steps after
+        this one cannot take of them by then, this one must; without `leaves_room`, only those whose last step it is.
+        """
         for play in self._begun:
             if play.done and (error := play.task.exception()) is not None:
                 raise error
-        due = [play for play in self._begun if self._is_due(play, step)]
-        others = [play for play in self._begun if play.done and not self._is_due(play, step)]
-        return (due + others)[:wanted]
+        wanted, staleness = self._settings.groups_per_step, self._settings.staleness
+        lacking = {}
+        for later in range(staleness + 1) if leaves_room else (0, staleness):
+            version = step + later - staleness
+            begun = [play for play in self._begun if play.version <= version]
+            must = wanted if later == staleness else min(wanted, len(begun) - later * wanted)
+            lacking[version] = must - sum(play.done for play in begun)
+        return {version: groups for version, groups in lacking.items() if groups > 0}
 
     def _is_due(self, play: _Play, step: int) -> bool:
         return play.version + self._settings.staleness <= step
@@ -272,7 +275,7 @@ class RolloutStream:
         self._begin(self._in_reach(step))
 
     def _drop_overtaken(self, step: int) -> None:
-        """Groups older than the bound: there are none unless a batch left some of its own behind."""
+        """Groups older than the bound: there are none unless a step that dropped stragglers took younger ones."""
         overtaken = [play for play in self._begun if play.version + self._settings.staleness < step]
         self._late += overtaken
         self._begun = _without(self._begun, overtaken)
@@ -284,10 +287,6 @@ class RolloutStream:
         groups = [play.task.result() for play in ended]
         self.task_sampler.learn([play.place for play in ended], groups)
         self._dropped += groups
-
-
-def _show_more(progress: Callable[[int, int], None], shown: int, total: int, more: int) -> None:
-    progress(min(shown + more, total), total)
 
 
 def _without(plays: Sequence[_Play], removed: Sequence[_Play]) -> list[_Play]:
