@@ -16,8 +16,7 @@ import random
 import resource
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,9 +26,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import transformers
 import trl
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
+from trl_clock import StepClock
 
 QUESTION = "I am thinking of a number from 1 to 10. Find it with the guess tool."
 ANSWERS = ("higher", "lower", "equal")
@@ -63,32 +63,6 @@ class GuessEnv:
         return self.answers["equal" if n == self.number else "higher" if n < self.number else "lower"]
 
 
-class Clock(TrainerCallback):
-    """When every step ended, and how long its rollouts took."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-        self.rollouts: list[float] = []
-        self.tokens: set[tuple[int, int, int]] = set()
-
-    def on_step_end(self, *args: object, **kwargs: object) -> None:
-        self.ends.append(time.perf_counter())
-
-    def time_rollouts(self, trainer: GRPOTrainer) -> None:
-        """Puts a clock around sampling and scoring, and counts the tokens of every trajectory."""
-        sample = trainer._generate_and_score_completions
-
-        def timed(inputs: object) -> dict[str, torch.Tensor]:
-            began = time.perf_counter()
-            batch = sample(inputs)
-            self.rollouts.append(time.perf_counter() - began)
-            counts = [batch[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask", "tool_mask")]
-            self.tokens |= {(int(a), int(b), int(c)) for a, b, c in zip(*counts, strict=True)}
-            return batch
-
-        trainer._generate_and_score_completions = timed
-
-
 def main() -> None:
     options = read_options()
     torch.set_num_threads(options.threads)
@@ -97,7 +71,7 @@ def main() -> None:
     tokenizer = load_tokenizer(options.tokenizer)
     fit_texts(tokenizer, options)
     grpo_trainer.parse_response = read_guess
-    clock = Clock()
+    clock, held = StepClock(), set[tuple[int, int, int]]()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=make_model(tokenizer),
@@ -106,8 +80,9 @@ def main() -> None:
             environment_factory=GuessEnv,
             callbacks=[clock],
         )
-        clock.time_rollouts(trainer)
+        clock.time_rollouts(trainer, lambda batch: held.update(count_tokens(batch)))
         trainer.train()
+    check_tokens(options, held)
     sys.stdout.write(f"{json.dumps(summarise(options, trainer, clock))}\n")
 
 
@@ -221,21 +196,32 @@ def fit_text(text: str, tokens: int, count: Callable[[str], int]) -> str:
     sys.exit(f"'{text}' does not come to {tokens} tokens: it has {count(text)} already")
 
 
-def summarise(options: argparse.Namespace, trainer: GRPOTrainer, clock: Clock) -> dict[str, object]:
-    sampled = options.turns * options.turn_tokens
-    completion = sampled + (options.turns - 1) * options.observation_tokens
-    assert clock.tokens == {(options.prompt_tokens, completion, sampled)}, clock.tokens
-    first = max(options.warmup, 1)  # the first step has no end before it to count from
-    steps = [end - before for before, end in zip(clock.ends[first - 1 :], clock.ends[first:], strict=False)]
-    rollouts = clock.rollouts[first:]
+def count_tokens(batch: Mapping[str, torch.Tensor]) -> set[tuple[int, int, int]]:
+    """Tokens of the prompt, of all after it, and of these the sampled ones, of every trajectory."""
+    counts = [batch[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask", "tool_mask")]
+    return {(int(a), int(b), int(c)) for a, b, c in zip(*counts, strict=True)}
+
+
+def check_tokens(options: argparse.Namespace, held: set[tuple[int, int, int]]) -> None:
+    """That no trajectory held anything else than the workload says."""
+    assert held == {(options.prompt_tokens, completion_tokens(options), sampled_tokens(options))}, held
+
+
+def sampled_tokens(options: argparse.Namespace) -> int:
+    return options.turns * options.turn_tokens
+
+
+def completion_tokens(options: argparse.Namespace) -> int:
+    return sampled_tokens(options) + (options.turns - 1) * options.observation_tokens
+
+
+def summarise(options: argparse.Namespace, trainer: GRPOTrainer, clock: StepClock) -> dict[str, object]:
     return {
         "trajectories": options.prompts * options.generations,
-        "step_seconds": steps,
-        "rollout_seconds": rollouts,
-        "update_seconds": [step - rollout for step, rollout in zip(steps, rollouts, strict=True)],
+        **clock.summarise(options.warmup),
         "prompt_tokens": options.prompt_tokens,
-        "completion_tokens": completion,
-        "sampled_tokens": sampled,
+        "completion_tokens": completion_tokens(options),
+        "sampled_tokens": sampled_tokens(options),
         "parameters": sum(weight.numel() for weight in trainer.model.parameters()),
         "threads": torch.get_num_threads(),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
