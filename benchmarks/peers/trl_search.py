@@ -1,21 +1,19 @@
-"""Training steps of TRL's GRPOTrainer on multi-hop questions with a search tool, on one GPU.
+"""Training steps of TRL's GRPOTrainer on the questions, with the search tool, of a recipe of turnwise's.
 
-python trl_search.py --model CHECKPOINT --questions rl.jsonl.gz --corpus corpus.jsonl.gz --cache INDEX
+`turnwise bench speed --recipe RECIPE --peer PYTHON` starts it: weights, questions, limits and temperature are options,
+which are read from the run that it stands beside. Prompts, searches and rewards are turnwise's own environment and
+renderer, so that the episodes are the same; sampling and update are TRL's, in bfloat16, by transformers' `generate`.
+The last line is JSON: the seconds of every step after the warm-up, and how much was sampled and searched in it.
 
-It asks what `gpu-multihop-smollm2` asks: the same weights, prompt text, BM25 index, passages, limits of turns and
-tokens, temperature and number of episodes; so `benchmarks.real curve` of that recipe is the same work. TRL samples by
-transformers' `generate` in bfloat16. The last line is JSON: the seconds of every step after the warm-up, and how many
-tokens were sampled. It needs trl, accelerate and datasets beside turnwise, whose search and rewards it uses.
+It needs trl, accelerate, datasets and what turnwise needs; turnwise itself is taken from PYTHONPATH.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import random
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -27,15 +25,14 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
+from trl_clock import StepClock
 
 from turnwise.envs.qa.env import SearchQA
 from turnwise.render import make_render, parse_text
-from turnwise.rewards import exact_match, final_answer
-from turnwise.tools.search import Searcher, open_index
-from turnwise.types import Json, Task
+from turnwise.types import Message, Task, ToolCall
 
 TEMPLATE = """{% for message in messages %}<|im_start|>{% if message.role == 'tool' %}user
 <tool_response>
@@ -46,17 +43,20 @@ TEMPLATE = """{% for message in messages %}<|im_start|>{% if message.role == 'to
 </tool_call>{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""What turnwise writes for SmolLM2, whose own template knows no tools: schemas stand in the system message."""
+"""What turnwise writes for models of ChatML; schemas of tools stand in the system message."""
 
 
 class SearchTool:
-    """One episode as TRL plays it: `search` is the tool; exact match and found passages are the reward."""
+    """One episode as TRL plays it: its public method is the tool; turnwise's environment answers and pays."""
 
-    searcher: ClassVar[Searcher]
-    chars: ClassVar[int]
+    env: ClassVar[SearchQA]
+    tasks: ClassVar[Mapping[str, Task]]
+    searches: ClassVar[int] = 0
+    """Of all episodes so far."""
 
-    def reset(self, *, answers: str, gold: str, **columns: object) -> str | None:
-        self.answers, self.gold, self.found = json.loads(answers), set(json.loads(gold)), set[str]()
+    def reset(self, *, task: str, **columns: object) -> str | None:
+        self._episode, self._reward, self._done = self.env.spawn(), 0.0, False
+        asyncio.run(self._episode.reset(self.tasks[task], 0))
         return None
 
     def search(self, query: str) -> str:
@@ -69,56 +69,25 @@ class SearchTool:
         Returns:
             The passages.
         """
-        hits = self.searcher.find_now(query)
-        self.found |= {hit.passage.id for hit in hits} & self.gold
-        shown = [f"{hit.passage.title}: {hit.passage.text[: self.chars]}" for hit in hits]
-        return "\n".join(f"[{rank}] {text}" for rank, text in enumerate(shown, 1))
+        SearchTool.searches += 1
+        arguments = json.dumps({"query": query}, ensure_ascii=False)
+        return self._play("", ToolCall(id="", name="search", arguments=arguments))
+
+    def _play(self, content: str, *calls: ToolCall) -> str:
+        step = asyncio.run(self._episode.step(Message(role="assistant", content=content, tool_calls=calls)))
+        self._reward, self._done = self._reward + sum(step.rewards.values()), step.done
+        return step.messages[0].content if step.messages else ""
+
+    def _score(self, answer: str) -> float:
+        if not self._done:
+            self._play(answer)
+        return self._reward
 
 
 def score(completions: list[list[dict[str, object]]], environments: list[SearchTool], **columns: object) -> list[float]:
-    """Exact match of the last message, and a tenth for each supporting passage that was found."""
+    """What the environment paid for the searches and for the last message."""
     answers = [str(turns[-1].get("content") or "") if turns else "" for turns in completions]
-    return [
-        float(exact_match(final_answer(answer), env.answers)) + 0.1 * len(env.found)
-        for answer, env in zip(answers, environments, strict=True)
-    ]
-
-
-class Clock(TrainerCallback):
-    """When every step ended, how long its rollouts took, and what they held."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-        self.rollouts: list[float] = []
-        self.sampled: list[int] = []
-        self.read: list[int] = []
-        self.rewards: list[float] = []
-
-    def on_step_end(self, *args: object, **kwargs: object) -> None:
-        self.ends.append(_now())
-
-    def on_log(self, args: object, state: object, control: object, logs: dict[str, float], **kwargs: object) -> None:
-        self.rewards.append(logs.get("reward", float("nan")))
-        sys.stderr.write(f"{json.dumps({k: v for k, v in logs.items() if 'tool' in k or k == 'reward'})}\n")
-
-    def time_rollouts(self, trainer: GRPOTrainer) -> None:
-        sample = trainer._generate_and_score_completions
-
-        def timed(inputs: object) -> dict[str, torch.Tensor]:
-            began = _now()
-            batch = sample(inputs)
-            self.rollouts.append(_now() - began)
-            self.sampled.append(int((batch["completion_mask"] * batch.get("tool_mask", 1)).sum()))
-            self.read.append(int(batch["prompt_mask"].sum() + batch["completion_mask"].sum()))
-            return batch
-
-        trainer._generate_and_score_completions = timed
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    return [episode._score(answer) for answer, episode in zip(answers, environments, strict=True)]
 
 
 def read_call(tokenizer: PreTrainedTokenizerBase, ids: list[int], **context: object) -> dict[str, object]:
@@ -135,126 +104,129 @@ def read_call(tokenizer: PreTrainedTokenizerBase, ids: list[int], **context: obj
     return {"role": "assistant", "content": message.content, **({"tool_calls": calls} if calls else {})}
 
 
+class Counts:
+    """What the rollouts of every step held."""
+
+    def __init__(self) -> None:
+        self.sampled: list[int] = []
+        self.read: list[int] = []
+        self.searches: list[int] = []
+
+    def add(self, batch: Mapping[str, torch.Tensor]) -> None:
+        self.sampled.append(int((batch["completion_mask"] * batch.get("tool_mask", 1)).sum()))
+        self.read.append(int(batch["prompt_mask"].sum() + batch["completion_mask"].sum()))
+        self.searches.append(SearchTool.searches - sum(self.searches))
+        sys.stderr.write(f"step {len(self.read)}: {self.sampled[-1]} tokens, {self.searches[-1]} searches\n")
+
+
 def main() -> None:
     options = read_options()
-    random.seed(options.seed)
-    SearchTool.searcher = Searcher(open_index(options.corpus, cache=options.cache), options.passages)
-    SearchTool.chars = options.passage_chars
-    env = SearchQA(questions={"train": options.questions}, corpus=options.corpus, cache=options.cache)
+    env = SearchQA(**json.loads(options.env))
+    by_id = {task.id: task for task in env.tasks("train")}
+    tasks = [by_id[name] for name in json.loads(options.tasks.read_text(encoding="utf-8"))]
+    SearchTool.env, SearchTool.tasks = env, by_id
     tokenizer = AutoTokenizer.from_pretrained(options.model, padding_side="left")
-    system = write_system(tokenizer, env)
-    tokenizer.chat_template, tokenizer.response_schema = TEMPLATE, {}
+    prompts = write_prompts(tokenizer, env, tasks)
+    tokenizer.response_schema = {}
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     grpo_trainer.parse_response = read_call
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16)
-    clock = Clock()
-    wait_for(options.wait_for)
+    longest = max(
+        len(tokenizer.apply_chat_template(one, add_generation_prompt=True, return_dict=False)) for one in prompts
+    )
+    clock, counts = StepClock(), Counts()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
-            model=model,
-            args=make_config(options, folder),
+            model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16),
+            args=make_config(options, folder, completion=options.context_tokens - longest),
             processing_class=tokenizer,
-            train_dataset=make_dataset(system, env.tasks("train"), options),
+            train_dataset=Dataset.from_list(
+                [{"prompt": prompt, "task": task.id} for prompt, task in zip(prompts, tasks, strict=True)]
+            ),
             reward_funcs=[score],
             environment_factory=SearchTool,
             callbacks=[clock],
         )
-        clock.time_rollouts(trainer)
+        clock.time_rollouts(trainer, counts.add)
         trainer.train()
-    sys.stdout.write(f"{json.dumps(summarise(options, clock))}\n")
+    sys.stdout.write(f"{json.dumps(summarise(options, clock, counts))}\n")
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a folder with weights and tokenizer")
-    parser.add_argument("--questions", required=True)
-    parser.add_argument("--corpus", required=True)
-    parser.add_argument("--cache", default="auto")
-    parser.add_argument("--passages", type=int, default=3)
-    parser.add_argument("--passage-chars", type=int, default=600)
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--generations", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--turn-tokens", type=int, default=128)
-    parser.add_argument("--context-tokens", type=int, default=3072)
-    parser.add_argument("--temperature", type=float, default=1.2)
-    parser.add_argument("--learning-rate", type=float, default=2e-5)
+    parser.add_argument("--env", required=True, help="the recipe's env.args, as JSON")
+    parser.add_argument("--tasks", required=True, type=Path, help="the ids of the questions, in order, as JSON")
+    parser.add_argument("--prompts", required=True, type=int, help="questions of a step")
+    parser.add_argument("--generations", required=True, type=int, help="episodes of a question")
+    for name in ("turns", "turn-tokens", "context-tokens", "top-k"):
+        parser.add_argument(f"--{name}", required=True, type=int)
+    for name in ("temperature", "top-p", "learning-rate", "clip-low", "clip-high", "kl"):
+        parser.add_argument(f"--{name}", required=True, type=float)
+    parser.add_argument("--device", required=True, choices=["cpu", "cuda"])
     parser.add_argument("--microbatch", type=int, default=32, help="episodes that the update reads at once")
-    parser.add_argument("--warmup", type=int, default=1, help="steps before those that count")
-    parser.add_argument("--steps", type=int, default=3, help="steps that count")
-    parser.add_argument("--wait-for", type=Path, help="begin to train once this file exists")
-    parser.add_argument("--cpu", action="store_true", help="to try it out")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warmup", required=True, type=int, help="steps before those that count")
+    parser.add_argument("--steps", required=True, type=int, help="steps that count")
+    parser.add_argument("--seed", required=True, type=int)
     return parser.parse_args()
 
 
-def wait_for(file: Path | None) -> None:
-    while file is not None and not file.exists():
-        time.sleep(0.2)
-
-
-def write_system(tokenizer: PreTrainedTokenizerBase, env: SearchQA) -> str:
-    """The system message with the tool's schema, as turnwise writes it under this tokenizer's own template."""
+def write_prompts(
+    tokenizer: PreTrainedTokenizerBase, env: SearchQA, tasks: Sequence[Task]
+) -> list[list[dict[str, str]]]:
+    """The messages that open each episode, and the template under which they are, to the letter, what turnwise asks."""
     render = make_render(tokenizer)
-    opening = asyncio.run(env.spawn().reset(env.tasks("train")[0], 0))
-    text = render.decode(render.start(opening, env.tools))
-    return text.removeprefix("<|im_start|>system\n").split("<|im_end|>")[0]
+    openings = [asyncio.run(env.spawn().reset(task, 0)) for task in tasks]
+    texts = [render.decode(render.start(opening, env.tools)) for opening in openings]
+    tokenizer.chat_template = TEMPLATE
+    prompts = []
+    for opening, text in zip(openings, texts, strict=True):
+        system = text.removeprefix("<|im_start|>system\n").split("<|im_end|>")[0]
+        prompts.append([{"role": "system", "content": system}, {"role": "user", "content": opening[-1].content}])
+        written = tokenizer.apply_chat_template(prompts[-1], tokenize=False, add_generation_prompt=True)
+        if written != text:
+            sys.exit("the prompts of this model are not ChatML with a system message, which is all that is known here")
+    return prompts
 
 
-def make_dataset(system: str, tasks: Sequence[Task], options: argparse.Namespace) -> Dataset:
-    drawn = random.sample(list(tasks), options.prompts * (options.warmup + options.steps))
-    return Dataset.from_list([_write_row(system, task.data) for task in drawn])
-
-
-def _write_row(system: str, data: Mapping[str, Json]) -> dict[str, object]:
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": data["question"]}]
-    return {
-        "prompt": messages,
-        "answers": json.dumps(data["answers"]),
-        "gold": json.dumps(data.get("supporting_ids") or []),
-    }
-
-
-def make_config(options: argparse.Namespace, folder: str) -> GRPOConfig:
+def make_config(options: argparse.Namespace, folder: str, *, completion: int) -> GRPOConfig:
     episodes = options.prompts * options.generations
     return GRPOConfig(
         output_dir=folder,
-        use_cpu=options.cpu,
-        bf16=not options.cpu,
+        use_cpu=options.device == "cpu",
+        bf16=options.device == "cuda",
         seed=options.seed,
         report_to=[],
         save_strategy="no",
         logging_steps=1,
         disable_tqdm=True,
+        shuffle_dataset=False,
         max_steps=options.warmup + options.steps,
         per_device_train_batch_size=min(options.microbatch, episodes),
         gradient_accumulation_steps=max(1, episodes // options.microbatch),
         gradient_checkpointing=False,
         num_generations=options.generations,
         num_iterations=1,
-        beta=0.0,
-        epsilon_high=0.28,
+        beta=options.kl,
+        epsilon=options.clip_low,
+        epsilon_high=options.clip_high,
         learning_rate=options.learning_rate,
         temperature=options.temperature,
-        max_completion_length=options.context_tokens - 300,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        max_completion_length=completion,
         max_tool_calling_iterations=options.turns - 1,
         generation_kwargs={"max_new_tokens": options.turn_tokens},
     )
 
 
-def summarise(options: argparse.Namespace, clock: Clock) -> dict[str, object]:
-    first = max(options.warmup, 1)  # the first step has no end before it to count from
-    steps = [end - before for before, end in zip(clock.ends[first - 1 :], clock.ends[first:], strict=False)]
-    rollouts = clock.rollouts[first:]
+def summarise(options: argparse.Namespace, clock: StepClock, counts: Counts) -> dict[str, object]:
+    first = max(options.warmup, 1)
     return {
         "episodes": options.prompts * options.generations,
-        "step_seconds": steps,
-        "rollout_seconds": rollouts,
-        "update_seconds": [step - rollout for step, rollout in zip(steps, rollouts, strict=True)],
-        "sampled_tokens": clock.sampled[first:],
-        "tokens": clock.read[first:],
-        "rewards": clock.rewards,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        **clock.summarise(first),
+        "sampled_tokens": counts.sampled[first:],
+        "tokens": counts.read[first:],
+        "searches": counts.searches[first:],
         "versions": ", ".join(f"{package.__name__} {package.__version__}" for package in (trl, transformers, torch)),
     }
 
