@@ -49,10 +49,10 @@ class JobProgress(ABC):
 
 
 class JobLines(JobProgress):
-    """`12/60  learning/grpo/seed-3  done in 64 s`."""
+    """`learning/grpo/seed-3  started`, and later `12/60  learning/grpo/seed-3  done in 64 s`."""
 
     def started(self, job: Job) -> None:
-        return
+        self._print_line(f"{job.name}  started")
 
     def finished(self, outcome: JobOutcome) -> None:
         super().finished(outcome)

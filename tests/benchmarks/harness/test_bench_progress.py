@@ -22,6 +22,7 @@ def show(console):
 def test_lines_where_there_is_no_terminal():
     assert show(Console(file=io.StringIO(), width=200)).splitlines() == [
         "1 of 3 jobs were done before and are kept",
+        "warm/one  started",
         "2/3  warm/one  done in 61 s",
         "3/3  warm/[two]  failed: not run, since cold failed",
     ]
