@@ -43,36 +43,43 @@ def measure_ours(settings: Mapping[str, Json], folders: JobFolders) -> JobResult
     return run_side(command, folders.own, {"PYTHONPATH": paths})
 
 
-def measure_peer(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
+def measure_peer(settings: Mapping[str, Json], folders: JobFolders, extra: Mapping[str, str] = {}) -> JobResult:
     """The job of a peer's side: `{"python": "...", "script": "benchmarks/peers/trl_workload.py", "options": {...}}`."""
     options = settings["options"]
     assert isinstance(options, Mapping)
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return run_side([str(settings["python"]), str(settings["script"]), *words], folders.own)
+    return run_side([str(settings["python"]), str(settings["script"]), *words], folders.own, extra)
 
 
 def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> JobResult:
-    """Runs a command to its end and reads the last line that it printed; its output is kept in the folder."""
-    name, errors = Path(command[1] if command[1] != "-m" else command[3]).name, folder / "stderr.txt"
-    with errors.open("w", encoding="utf-8") as stderr, _killed_with_us():
-        try:
-            done = subprocess.run(
-                command, env={**os.environ, **VARIABLES, **extra}, stdout=subprocess.PIPE, stderr=stderr
-            )
-        except OSError as error:
-            raise RunError(f"{command[0]} cannot be run: {error.strerror}; give --peer the path of a python") from None
-    printed = done.stdout.decode("utf-8", "replace")
-    (folder / "stdout.txt").write_text(printed, encoding="utf-8")
-    if done.returncode:
-        why = last_line(errors.read_text(encoding="utf-8", errors="replace")) or "it printed nothing"
-        raise RunError(f"{name} ended with exit code {done.returncode}: {why}")
+    """Runs a command to its end and reads the last line that it printed."""
+    printed = run_command(command, folder, extra)
     try:
         result = json.loads(last_line(printed))
     except ValueError:
         result = None
     if not isinstance(result, dict):
-        raise RunError(f"{name} printed no line of JSON at its end; see {folder / 'stdout.txt'}")
+        raise RunError(f"{_name(command)} printed no line of JSON at its end; see {folder / 'stdout.txt'}")
     return result
+
+
+def run_command(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> str:
+    """Runs a command to its end and returns what it printed; that can be followed in the folder, where it is kept."""
+    output, errors = folder / "stdout.txt", folder / "stderr.txt"
+    with output.open("w") as stdout, errors.open("w") as stderr, _killed_with_us():
+        try:
+            done = subprocess.run(command, env={**os.environ, **VARIABLES, **extra}, stdout=stdout, stderr=stderr)
+        except OSError as error:
+            raise RunError(f"{command[0]} cannot be run: {error.strerror}; give --peer the path of a python") from None
+    if done.returncode:
+        why = last_line(errors.read_text(encoding="utf-8", errors="replace")) or "it printed nothing"
+        raise RunError(f"{_name(command)} ended with exit code {done.returncode}: {why}")
+    return output.read_text(encoding="utf-8", errors="replace")
+
+
+def _name(command: Sequence[str]) -> str:
+    """Of the script, the measurement, or the command of turnwise's: `python -m turnwise train` is `train`."""
+    return Path(command[1] if command[1] != "-m" else command[3]).name
 
 
 def last_line(text: str) -> str:
