@@ -21,7 +21,14 @@ from benchmarks.harness.report import Publication, Report
 from turnwise.errors import ConfigError
 from turnwise.spelling import suggest
 
-USER_OPTIONS = {"device": None, "model": None, "data": "FOLDER", "peer": "PYTHON", "tokenizer": "FOLDER"}
+USER_OPTIONS = {
+    "recipe": None,
+    "device": None,
+    "model": None,
+    "data": "FOLDER",
+    "peer": "PYTHON",
+    "tokenizer": "FOLDER",
+}
 """Options that name something of the user's, and what a published command shows in place of a path."""
 
 
@@ -32,8 +39,10 @@ class Scope:
     quick: bool
     """Minutes on two cores, with fewer seeds."""
     seeds: int
+    recipe: str | None = None
+    """The recipe to run, for a benchmark that takes one; likewise the options below."""
     model: str | None = None
-    """The model to use, for a benchmark that takes one; likewise the options below."""
+    """The model to use."""
     data: str | None = None
     """The folder of its questions and corpus."""
     device: str | None = None
@@ -111,6 +120,7 @@ def run_benchmark(
     seeds: int | None = None,
     processes: int | None = None,
     out: str | Path | None = None,
+    recipe: str | None = None,
     model: str | None = None,
     data: str | None = None,
     device: str | None = None,
@@ -119,7 +129,8 @@ def run_benchmark(
 ) -> int:
     """Runs what is not yet done, and publishes the results; 1 when a job failed and nothing was published."""
     count = _positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds)
-    scope = Scope(quick=quick, seeds=count, model=model, data=data, device=device, peer=peer, tokenizer=tokenizer)
+    options = {"recipe": recipe, "model": model, "data": data, "device": device, "peer": peer, "tokenizer": tokenizer}
+    scope = Scope(quick=quick, seeds=count, **options)
     if refused := [f"--{name}" for name in scope.user_options() if name not in benchmark.takes]:
         raise ConfigError(f"bench {benchmark.name}: takes no {' and no '.join(refused)}, since it brings its own")
     processes = _positive("--jobs", processes, os.cpu_count() or 1)

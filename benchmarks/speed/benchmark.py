@@ -1,4 +1,5 @@
-"""`turnwise bench speed`: whole training steps, sampling, updates and their growth, beside others on the same work.
+"""`turnwise bench speed`: whole training steps, sampling, updates and their growth, beside others on the same work; and
+with `--recipe`, a real run.
 
 Invariant: one process runs at a time, each side in one of its own; sides that are compared alternate, so that
 other load on the machine meets both. Results are kept only as long as neither the settings nor the code change.
@@ -19,7 +20,10 @@ from benchmarks.harness.jobs import Job, JobFolders, JobResult
 from benchmarks.harness.report import Publication, Report
 from benchmarks.speed import report as speed_report
 from benchmarks.speed.process import measure_ours, measure_peer
-from benchmarks.speed.variant import PAGE, Section, Variant, choose_variant
+from benchmarks.speed.real_report import PART, report_real_run
+from benchmarks.speed.real_run import SCRIPT, RealRun, choose_real_run, plan_real_run
+from benchmarks.speed.section import PAGE, Section
+from benchmarks.speed.variant import Variant, choose_variant
 from turnwise.errors import ConfigError, RunError
 from turnwise.types import Json
 
@@ -31,7 +35,9 @@ _OUTPUT = "made"
 
 
 def plan(scope: Scope) -> list[Job]:
-    """Our steps and the peer's alternately, as many rounds as seeds; then everything else once."""
+    """Our steps and the peer's alternately, as many rounds as seeds; then everything else once. Or a real run alone."""
+    if scope.recipe is not None:
+        return plan_real_run(choose_real_run(scope), peer=find_peers(scope).get(TRL), code=digest_code())
     variant, peers = choose_variant(scope), find_peers(scope)
     jobs = [] if variant.steps is None else list(_plan_steps(scope, variant.steps, peers.get(TRL)))
     jobs += _plan_sampling(variant, peers.get(VLLM))
@@ -50,6 +56,8 @@ def plan(scope: Scope) -> list[Job]:
 
 def report(scope: Scope, results: JobResults) -> Report:
     """The page and the results of the jobs."""
+    if scope.recipe is not None:
+        return report_real_run(choose_real_run(scope), results)
     return speed_report.report(choose_variant(scope), results)
 
 
@@ -58,13 +66,15 @@ def find_peers(scope: Scope) -> dict[str, str]:
     found = {VLLM: sys.executable} if importlib.util.find_spec(VLLM) else {}
     if scope.peer is None:
         return found
-    wanted = [VLLM] if scope.device == "cuda" else [TRL, VLLM]
+    scripts = {VLLM: _SCRIPTS[VLLM]} if scope.device == "cuda" else _SCRIPTS
+    scripts = scripts if scope.recipe is None else {TRL: SCRIPT}
+    wanted = list(scripts)
     installed = [name for name in wanted if name in _ask_python(scope.peer, wanted)]
     if not installed:
         raise ConfigError(f"--peer: {scope.peer} has no {' and no '.join(wanted)}; install one there, or leave it out")
     for name in installed:
-        if not _SCRIPTS[name].is_file():
-            raise ConfigError(f"--peer: there is no {_SCRIPTS[name]} here; run this in the project's own folder")
+        if not scripts[name].is_file():
+            raise ConfigError(f"--peer: there is no {scripts[name]} here; run this in the project's own folder")
     return found | dict.fromkeys(installed, scope.peer)
 
 
@@ -186,11 +196,20 @@ class SpeedBenchmark(Benchmark):
     """Its variants share a page, each with a section of its own."""
 
     def folder_name(self, scope: Scope) -> str:
-        name = f"{self.name}-{choose_variant(scope).name}"
+        name = f"{self.name}-{_choose(scope).name}"
         return f"{name}-quick" if scope.quick else name
 
     def publication(self, scope: Scope, root: Path) -> Publication:
-        return Section(name=PAGE, root=root, variant=choose_variant(scope))
+        chosen = _choose(scope)
+        if isinstance(chosen, Variant):
+            return Section(name=PAGE, root=root, section=chosen.name, heading=chosen.about)
+        return Section(
+            name=PAGE, root=root, section=chosen.name, heading=f"A real run on {chosen.about}", parts=(("", PART),)
+        )
+
+
+def _choose(scope: Scope) -> Variant | RealRun:
+    return choose_variant(scope) if scope.recipe is None else choose_real_run(scope)
 
 
 BENCHMARK = SpeedBenchmark(
@@ -199,6 +218,6 @@ BENCHMARK = SpeedBenchmark(
     quick_seeds=1,
     plan=plan,
     report=report,
-    takes=frozenset({"model", "device", "peer", "tokenizer"}),
+    takes=frozenset({"recipe", "model", "data", "device", "peer", "tokenizer"}),
     serial=True,
 )

@@ -51,6 +51,10 @@ class MedianRange:
         """The rate of an amount, where this is seconds: the slowest repeat gives the low."""
         return MedianRange(median=amount / self.median, low=amount / self.high, high=amount / self.low)
 
+    def over(self, other: "MedianRange") -> "MedianRange":
+        """The ratio of medians; low is this one's least over the other's most, high the reverse."""
+        return MedianRange(median=self.median / other.median, low=self.low / other.high, high=self.high / other.low)
+
     def show(self, digits: int) -> str:
         """`3.10 (3.00–3.40)`."""
         if self.low == self.high:
@@ -120,9 +124,8 @@ def _report_steps(variant: Variant, results: JobResults) -> tuple[str, dict[str,
 
 
 def _show_ratio(published: dict[str, float], side: str, found: "_Columns", ours: "_Columns") -> str:
-    """The ratio of medians; low is our slowest step beside their fastest, high the reverse."""
-    theirs, own = MedianRange.of(found["step_seconds"]), MedianRange.of(ours["step_seconds"])
-    ratio = MedianRange(median=theirs.median / own.median, low=theirs.low / own.high, high=theirs.high / own.low)
+    """How many of our steps theirs takes: at the least, their fastest beside our slowest."""
+    ratio = MedianRange.of(found["step_seconds"]).over(MedianRange.of(ours["step_seconds"]))
     published |= ratio.flat(f"ratio_{side}")
     return f"{ratio.show(1)} ×"
 

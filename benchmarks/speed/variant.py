@@ -1,6 +1,6 @@
-"""The variants of the benchmark, one per device: what is measured there, at which sizes, in which section of the page.
+"""The variants of the benchmark, one per device: what is measured there, and at which sizes.
 
-Invariant: a variant fills its own section and its own file of results, and leaves those of other devices unchanged.
+Invariant: a variant's name is that of its section of the page and of its file of results; no other variant has it.
 """
 
 import re
@@ -9,47 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
-from benchmarks.harness.report import Publication, Report, fill
 from benchmarks.speed.episodes import Shape
-from turnwise.errors import ConfigError, RunError
+from turnwise.errors import ConfigError
 from turnwise.types import Json
 
-PAGE = "speed"
 CPU = "cpu"
 OURS, COMPILED, IN_GROUPS, FULL_LOGITS = "turnwise", "compiled", "in-groups", "full-logits"
 """The ways of making an update that are compared; in groups, rows of a group open with the same prompt."""
-
-_SECTION = """
-<!-- section: {name} -->
-## {device}
-
-<!-- results: origin -->
-<!-- end -->
-
-<!-- results: setting -->
-<!-- end -->
-
-### Sampling
-
-<!-- results: sampling -->
-<!-- end -->
-
-### Episodes of several turns
-
-<!-- results: turns -->
-<!-- end -->
-
-### Update
-
-<!-- results: update -->
-<!-- end -->
-
-### Growth with turns
-
-<!-- results: growth -->
-<!-- end -->
-<!-- end of section: {name} -->
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +113,13 @@ ON_CUDA = Variant(
 
 def choose_variant(scope: Scope) -> Variant:
     """The variant that the options choose."""
+    if scope.data is not None:
+        raise ConfigError("bench speed: --data goes with --recipe; other measurements bring their own texts")
     if scope.device in (None, CPU):
         if scope.model is not None:
-            raise ConfigError("bench speed: --model goes with --device cuda; on a CPU the models are tiny ones")
+            raise ConfigError(
+                "bench speed: --model goes with --device cuda or --recipe; on a CPU the models are tiny ones"
+            )
         return _shorten(ON_CPU) if scope.quick else ON_CPU
     if scope.tokenizer is not None:
         raise ConfigError("bench speed: --tokenizer is for training steps beside TRL's, which are measured on a CPU")
@@ -161,11 +131,18 @@ def choose_variant(scope: Scope) -> Variant:
     return _shorten(variant) if scope.quick else variant
 
 
+def has_gpu() -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def find_gpu() -> str:
     """The name of the GPU that torch would take: `NVIDIA H200`."""
     import torch
 
-    if not torch.cuda.is_available():
+    if not has_gpu():
         raise ConfigError("bench speed: --device cuda, but torch sees no GPU here")
     return str(torch.cuda.get_device_name())
 
@@ -193,36 +170,3 @@ def _shorten(variant: Variant) -> Variant:
 
 def _show(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section(Publication):
-    """The files of a variant: results of its own, and one section of the page, made where there is none yet."""
-
-    variant: Variant
-
-    @property
-    def results(self) -> Path:
-        return self.root / "benchmarks" / "results" / f"{self.name}-{self.variant.name}.json"
-
-    def picture(self, name: str) -> Path:
-        return self.root / "docs" / "img" / f"{self.name}-{self.variant.name}-{name}.png"
-
-    def read_page(self) -> str:
-        page = Publication.read_page(self)  # a dataclass with slots is not the class that super() knows
-        if f"<!-- section: {self.variant.name} -->" in page:
-            self._split(page)
-            return page
-        return page + _SECTION.format(name=self.variant.name, device=self.variant.about)
-
-    def fill(self, page: str, report: Report) -> str:
-        before, section, after = self._split(page)
-        return before + fill(section, report.parts, report.results, source=str(self.page)) + after
-
-    def _split(self, page: str) -> tuple[str, str, str]:
-        """What is before, within and after the variant's section."""
-        start, end = (f"<!-- {mark}: {self.variant.name} -->" for mark in ("section", "end of section"))
-        if page.count(start) != 1 or page.count(end) != 1 or page.index(start) > page.index(end):
-            raise RunError(f"{self.page}: the section '{self.variant.name}' needs {start} and {end}, each once")
-        first, last = page.index(start) + len(start), page.index(end)
-        return page[:first], page[first:last], page[last:]

@@ -20,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
+    parser.add_argument("--recipe", metavar="RECIPE", help="for speed: measure a real run by this recipe")
     parser.add_argument("--model", metavar="NAME", help="for multihop and speed: a folder or, for multihop, a hub's id")
-    parser.add_argument("--data", metavar="FOLDER", help="for multihop with a model: corpus, train and dev files")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed: what is measured (default: cpu)")
+    parser.add_argument("--data", metavar="FOLDER", help="for multihop: corpus, train, dev; for speed: a recipe's data")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed (default: cpu; of a recipe, a GPU if any)")
     parser.add_argument("--peer", metavar="PYTHON", help="for speed: the python of an environment that has trl or vllm")
     parser.add_argument("--tokenizer", metavar="FOLDER", help="for speed: one of 49,152 tokens (default: a stand-in)")
     parser.add_argument("--out", metavar="DIR", help="where jobs run and are kept (default: runs/bench/NAME)")
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
             seeds=options.seeds,
             processes=options.jobs,
             out=options.out,
+            recipe=options.recipe,
             model=options.model,
             data=options.data,
             device=options.device,

@@ -210,7 +210,7 @@ def test_a_peer_that_fails_is_told_by_its_last_line(project, with_trl):
     ("options", "said"),
     [
         ({"model": "any/Any-1B"}, "bench speed: --model goes with --device cuda"),
-        ({"data": "questions"}, "bench speed: takes no --data, since it brings its own"),
+        ({"data": "questions"}, "bench speed: --data goes with --recipe"),
         ({"device": "cuda", "tokenizer": "here"}, "--tokenizer is for training steps beside TRL's"),
         ({"device": "cuda", "model": "nowhere"}, "--model: nowhere is no folder with a config.json in it"),
         ({"tokenizer": "nowhere"}, "--tokenizer: nowhere has no tokenizer_config.json"),
@@ -294,6 +294,6 @@ def test_the_command_line_hands_over_what_was_named(project, monkeypatch):
 
 def test_the_pages_sections_have_a_place_for_every_part():
     page = (PROJECT / "docs/speed.md").read_text()
-    for name, parts in {"cpu": 7, "h200": 6}.items():
+    for name, parts in {"cpu": 7, "h200": 6, "h200-real-run": 3}.items():
         section = page.partition(f"<!-- section: {name} -->")[2].partition(f"<!-- end of section: {name} -->")[0]
         assert section.count("<!-- results: ") == section.count("<!-- end -->") == parts

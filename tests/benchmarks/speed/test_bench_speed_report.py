@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.harness.report import Report
 from benchmarks.speed.report import MedianRange, report
-from benchmarks.speed.variant import ON_CPU, ON_CUDA, Section
+from benchmarks.speed.section import Section
+from benchmarks.speed.variant import ON_CPU, ON_CUDA
 
 UPDATES = {
     "update/turnwise": {"tokens_per_second": 200.0, "peak_gib": 1.0, "seconds": 0.5},
@@ -75,6 +76,7 @@ def told():
 
 def test_spreads():
     assert MedianRange.of([3.0, 1.0, 2.0, 10.0]) == MedianRange(median=2.5, low=1.0, high=10.0)
+    assert MedianRange.of([6.0, 9.0]).over(MedianRange.of([2.0, 3.0])) == MedianRange(median=3.0, low=2.0, high=4.5)
     assert MedianRange.of([2.0, 4.0, 8.0]).per(16) == MedianRange(median=4.0, low=2.0, high=8.0)
     assert MedianRange.of([1000.0, 2000.0, 4000.0]).show(0) == "2,000 (1,000–4,000)"
     assert MedianRange.of([0.5]).show(2) == "0.50"
@@ -194,7 +196,7 @@ kept
 
 
 def section(tmp_path, variant=ON_CPU):
-    return Section(name="speed", root=tmp_path, variant=variant)
+    return Section(name="speed", root=tmp_path, section=variant.name, heading=variant.about)
 
 
 def publish(tmp_path, variant, text):
