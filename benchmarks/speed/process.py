@@ -16,11 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias, cast
 
+from benchmarks.harness import worker
 from benchmarks.harness.jobs import JobFolders, JobResult
 from turnwise.errors import RunError
 from turnwise.types import Json
 
 Measurement: TypeAlias = Callable[[Mapping[str, Json]], JobResult]
+Variables: TypeAlias = Mapping[str, str | None]
+"""Environment variables; None is one that is not set."""
 
 THREADS = 2
 VARIABLES = {
@@ -35,6 +38,11 @@ VARIABLES = {
 """Of every side alike. Without the allocator's settings, page faults of large tensors take half of a peer's step."""
 
 
+def find_own_variables() -> dict[str, str | None]:
+    """What this process was given of the variables that a benchmark sets for its workers and its sides."""
+    return {name: os.environ.get(name) for name in {**worker.VARIABLES, **VARIABLES}}
+
+
 def measure_ours(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     """The job of a side of ours: `{"measurement": "benchmarks.speed.steps:measure_steps", "settings": {...}}`."""
     command = [sys.executable, "-m", __name__, str(settings["measurement"]), json.dumps(settings["settings"])]
@@ -43,7 +51,7 @@ def measure_ours(settings: Mapping[str, Json], folders: JobFolders) -> JobResult
     return run_side(command, folders.own, {"PYTHONPATH": paths})
 
 
-def measure_peer(settings: Mapping[str, Json], folders: JobFolders, extra: Mapping[str, str] = {}) -> JobResult:
+def measure_peer(settings: Mapping[str, Json], folders: JobFolders, extra: Mapping[str, str | None] = {}) -> JobResult:
     """The job of a peer's side: `{"python": "...", "script": "benchmarks/peers/trl_workload.py", "options": {...}}`."""
     options = settings["options"]
     assert isinstance(options, Mapping)
@@ -51,9 +59,9 @@ def measure_peer(settings: Mapping[str, Json], folders: JobFolders, extra: Mappi
     return run_side([str(settings["python"]), str(settings["script"]), *words], folders.own, extra)
 
 
-def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> JobResult:
+def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str | None] = {}) -> JobResult:
     """Runs a command to its end and reads the last line that it printed."""
-    printed = run_command(command, folder, extra)
+    printed = run_command(command, folder, {**VARIABLES, **extra})
     try:
         result = json.loads(last_line(printed))
     except ValueError:
@@ -63,12 +71,13 @@ def run_side(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}
     return result
 
 
-def run_command(command: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> str:
+def run_command(command: Sequence[str], folder: Path, variables: Variables) -> str:
     """Runs a command to its end and returns what it printed; that can be followed in the folder, where it is kept."""
     output, errors = folder / "stdout.txt", folder / "stderr.txt"
+    environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
     with output.open("w") as stdout, errors.open("w") as stderr, _killed_with_us():
         try:
-            done = subprocess.run(command, env={**os.environ, **VARIABLES, **extra}, stdout=stdout, stderr=stderr)
+            done = subprocess.run(command, env=environment, stdout=stdout, stderr=stderr)
         except OSError as error:
             raise RunError(f"{command[0]} cannot be run: {error.strerror}; give --peer the path of a python") from None
     if done.returncode:

@@ -11,7 +11,6 @@ from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.report import Report
 from benchmarks.harness.results import markdown_table
-from benchmarks.speed.process import THREADS
 from benchmarks.speed.real_run import OURS, TRL, RealRun
 from benchmarks.speed.report import MedianRange
 
@@ -46,7 +45,7 @@ def report_real_run(run: RealRun, results: JobResults) -> Report:
         ratio = theirs["step_seconds"].over(own["step_seconds"])
         published |= ratio.flat(f"{PART}/ratio_trl")
         table += f"\n\nA step takes TRL {ratio.show(1)} times as long."
-    about = {"device": run.about, "recipe": run.title, "model": run.model, "threads": str(THREADS)}
+    about = {"device": run.about, "recipe": run.title, "model": run.model}
     about |= {"settings": " ".join(one for one in run.overrides if not one.startswith(("model.name", "env.args")))}
     about |= {} if peer is None or "versions" not in peer else {"peer/trl": str(peer["versions"])}
     parts = {"setting": _describe_setting(run, ours), PART: table}
@@ -121,7 +120,7 @@ def _describe_setting(run: RealRun, ours: JobResult) -> str:
     else:
         started = f"a cold start of {sft.demonstrations:,} demonstrations" if sft.chats is None else "a cold start"
     return (
-        f"Device: {run.about}; recipe: `{run.title}`; model: {run.model}; {THREADS} threads; {started}; steps "
+        f"Device: {run.about}; recipe: `{run.title}`; model: {run.model}; {started}; steps "
         f"{steps[0]:.0f} to {steps[-1]:.0f}. {_describe_forward(run, ours)}."
     )
 

@@ -1,8 +1,8 @@
 """A real run: `turnwise train` by a recipe on real weights, and TRL's GRPOTrainer on the same questions after it.
 
-Invariant: our side is the command that a user would type, in a process of its own, and all numbers of it are from the
-run's own metrics. The peer starts from the weights that the run's cold start wrote, is asked the questions that the
-run was asked, and has all its settings from the run's config: nothing is written down twice.
+Invariant: our side is the command that a user would type, in a process of its own and in the user's own environment,
+and all numbers of it are from the run's own metrics. The peer starts from the weights that the run's cold start wrote,
+is asked the questions that the run was asked, and has its settings from the run's config: nothing is written twice.
 """
 
 import json
@@ -14,8 +14,7 @@ from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.jobs import Job, JobFolders, JobResult
-from benchmarks.harness.machine import describe_machine
-from benchmarks.speed.process import measure_peer, run_command
+from benchmarks.speed.process import find_own_variables, measure_peer, run_command
 from benchmarks.speed.variant import CPU, find_gpu, has_gpu, shorten_name
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, make_env
@@ -156,6 +155,7 @@ def plan_real_run(run: RealRun, *, peer: str | None, code: str) -> list[Job]:
         "overrides": list(run.overrides),
         "config": run.config.model_dump(mode="json"),
         "warmup": run.warmup,
+        "variables": find_own_variables(),
         "code": code,
     }
     ours = Job(name=OURS, work=f"{__name__}:run_ours", settings=settings)
@@ -167,6 +167,7 @@ def plan_real_run(run: RealRun, *, peer: str | None, code: str) -> list[Job]:
         "python": peer,
         "options": run.peer_options(),
         "asked_in": list(range(first, first + run.peer_warmup + run.peer_steps)),
+        "variables": find_own_variables(),
         "code": code,
     }
     return [ours, Job(name=TRL, work=f"{__name__}:run_trl", settings=told, after=ours)]
@@ -177,10 +178,10 @@ def run_ours(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     overrides, run = settings["overrides"], folders.own / _RUN
     assert isinstance(overrides, list)
     command = [sys.executable, "-m", "turnwise", "train", str(settings["recipe"]), *map(str, overrides)]
-    run_command([*command, "--run", str(run), "--resume=auto"], folders.own)
+    run_command([*command, "--run", str(run), "--resume=auto"], folders.own, _read_variables(settings))
     warmup = settings["warmup"]
     assert isinstance(warmup, int)
-    return {**read_steps(read_metrics(run / "metrics.jsonl"), warmup), **_read_findings(run)}
+    return {**read_steps(read_metrics(run / "metrics.jsonl"), warmup), "slow_reason": _find_slow_reason(run)}
 
 
 def read_steps(records: Sequence[Record], warmup: int) -> dict[str, Json]:
@@ -191,11 +192,10 @@ def read_steps(records: Sequence[Record], warmup: int) -> dict[str, Json]:
     return {"steps": [int(_number(record, "step")) for record in counted], **columns}
 
 
-def _read_findings(run: Path) -> dict[str, Json]:
-    """Why the run did not sample by the engine's fused forward, if it did not; and its versions."""
+def _find_slow_reason(run: Path) -> str | None:
+    """Why the run did not sample by the engine's fused forward, if it did not."""
     found = read_findings(run / "findings.jsonl")
-    slow = [str(one["sentence"]) for one in found if one["kind"] == "slow_sampling"]
-    return {"slow_reason": slow[0] if slow else None, "versions": describe_machine()["versions"]}
+    return next((str(one["sentence"]) for one in found if one["kind"] == "slow_sampling"), None)
 
 
 def run_trl(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
@@ -210,9 +210,15 @@ def run_trl(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:
     command: dict[str, Json] = {"python": settings["python"], "script": str(SCRIPT), "options": told}
     paths = os.pathsep.join(filter(None, (str(_CHECKOUT / "src"), os.environ.get("PYTHONPATH"))))
     try:
-        return measure_peer(command, folders, {"PYTHONPATH": paths})
+        return measure_peer(command, folders, {**_read_variables(settings), "PYTHONPATH": paths})
     except RunError as error:
         return {"failure": str(error)}
+
+
+def _read_variables(settings: Mapping[str, Json]) -> dict[str, str | None]:
+    variables = settings["variables"]
+    assert isinstance(variables, Mapping)
+    return {name: None if value is None else str(value) for name, value in variables.items()}
 
 
 def read_tasks(run: Path, step: object) -> list[str]:

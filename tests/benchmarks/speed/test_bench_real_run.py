@@ -116,7 +116,7 @@ def test_the_table_is_what_the_runs_own_metrics_say(measured):
     rows = rows_of(section_of(measured))
     assert rows["episodes"] == ["4", "4"]
     assert rows["whole step, seconds"][0].startswith(f"{statistics.median(wall):.2f}")
-    assert "model: weights; 2 threads; a cold start of 8 demonstrations; steps 6 to 20. The engine's fused forward" in (
+    assert "model: weights; a cold start of 8 demonstrations; steps 6 to 20. The engine's fused forward" in (
         section_of(measured)
     )
 
@@ -160,7 +160,7 @@ def ours(**changed):
     columns |= {"update_seconds": [0.5, 0.75], "logprobs_seconds": [0.5, 0.25], "load_seconds": [0.25, 0.0]}
     columns |= {"step_seconds": [2.25, 2.0], "rollout_seconds": [1.25, 1.0], "searches": [2.0, 3.0]}
     columns |= {"episodes": [4.0, 4.0], "sampled_tokens": [400.0, 500.0], "trained_tokens": [900.0, 1100.0]}
-    return {"steps": [6, 7], **columns, "slow_reason": None, "versions": "turnwise 0", **changed}
+    return {"steps": [6, 7], **columns, "slow_reason": None, **changed}
 
 
 TOLD = {
@@ -236,7 +236,7 @@ def test_a_peer_whose_prompts_would_differ_does_not_run(run, project, monkeypatc
     (weights / "chat_template.jinja").write_text(CHATML.replace("<|im_start|>", "<|im_start|> "))
     monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests/support/fake_trl"))
     monkeypatch.setattr(real_run, "read_tasks", lambda run, step: ["Lumen"])
-    settings = {"python": sys.executable, "options": run.peer_options(), "asked_in": [5, 6]}
+    settings = {"python": sys.executable, "options": run.peer_options(), "asked_in": [5, 6], "variables": {}}
     found = real_run.run_trl(settings, JobFolders(own=Path(), before=Path("before")))
     assert found == {
         "failure": "trl_search.py ended with exit code 1: the prompts of this model are not ChatML with a system "

@@ -9,8 +9,18 @@ import time
 
 import pytest
 
+from benchmarks.harness import worker
 from benchmarks.harness.jobs import JobFolders
-from benchmarks.speed.process import VARIABLES, last_line, main, measure_ours, measure_peer, run_side
+from benchmarks.speed.process import (
+    VARIABLES,
+    find_own_variables,
+    last_line,
+    main,
+    measure_ours,
+    measure_peer,
+    run_command,
+    run_side,
+)
 from turnwise.errors import RunError
 
 
@@ -48,6 +58,24 @@ def test_a_side_that_fails_is_told_by_the_last_line_it_said(tmp_path):
 def test_a_side_that_answers_nothing(tmp_path, printed):
     with pytest.raises(RunError, match=r"side\.py printed no line of JSON at its end; see .*stdout\.txt"):
         run_side(script(tmp_path, printed), tmp_path)
+
+
+def test_a_command_of_ours_fails_by_its_name_and_its_one_line(tmp_path):
+    command = [sys.executable, "-m", "turnwise", "train", "no-such-recipe"]
+    with pytest.raises(RunError, match=r"train ended with exit code 2: .*no-such-recipe: no such recipe"):
+        run_command(command, tmp_path, {})
+
+
+def test_a_command_can_have_the_environment_that_the_benchmark_was_started_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    own = find_own_variables()
+    assert (own["OMP_NUM_THREADS"], own["TOKENIZERS_PARALLELISM"]) == ("7", None)
+    for name, value in worker.VARIABLES.items():  # as in a worker, where the command is started
+        monkeypatch.setenv(name, value)
+    printed = run_command(script(tmp_path, "import json, os\nprint(json.dumps(dict(os.environ)))"), tmp_path, own)
+    told = json.loads(printed)
+    assert {name: told.get(name) for name in own} == own
 
 
 def test_a_python_that_is_not_there(tmp_path):
