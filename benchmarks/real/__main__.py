@@ -53,7 +53,7 @@ def _make_parser() -> argparse.ArgumentParser:
     divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
     divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
     divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
-    likes = ("smollm2", "qwen-500m", "qwen-1.5b")
+    likes = ("smollm2", "qwen-500m", "qwen-500m-short", "qwen-1.5b")
     divide.add_argument("--like", choices=likes, default="smollm2", help="(default: smollm2)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")

@@ -57,6 +57,14 @@ DIVISIONS: Final = {
         explained=True,
         passages=5,
     ),
+    "qwen-500m-short": Division(
+        real={"2wiki": 200, "hotpot": 130, "musique": 15},
+        written={"compositional": 240, "inference": 20, "comparison": 110, "bridge_comparison": 80},
+        written_for_rl=4400,
+        in_both=(),
+        explained=True,
+        passages=5,
+    ),
     "qwen-1.5b": Division(
         real={"2wiki": 750, "hotpot": 350, "musique": 30},
         written={"compositional": 2600, "inference": 170, "comparison": 1450, "bridge_comparison": 1050},
