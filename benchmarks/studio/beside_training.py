@@ -42,8 +42,6 @@ _RECIPE: Final = (
     "evaluate.tasks=1",
 )
 _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
-_SETTLES: Final = {True: 4.0, False: 1.0}
-"""Seconds after opening or closing that belong to no window: the page loads, once, and asks again seconds later."""
 _WARM_UP: Final = 5.0
 _STEPS_FILE: Final = "steps.jsonl"
 _PATIENCE: Final = 600.0
@@ -51,6 +49,9 @@ _PATIENCE: Final = 600.0
 
 class Viewer(Protocol):
     """What opens and closes the page."""
+
+    settles: float
+    """Seconds after opening, or closing, that belong to no window: the page loads, once."""
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -60,6 +61,8 @@ class Viewer(Protocol):
 
 class Client:
     """The page without a browser."""
+
+    settles = 1.0
 
     def __init__(self, server: Server, run_id: str) -> None:
         self._url, self._run_id = server.url, run_id
@@ -79,6 +82,8 @@ class Client:
 
 class Browser:
     """Chromium, whose tabs are opened and closed over its debugger's HTTP."""
+
+    settles = 4.0
 
     def __init__(self, process: psutil.Process, port: int, page: str) -> None:
         self._process, self._address, self._page = process, f"http://127.0.0.1:{port}/json", page
@@ -161,7 +166,7 @@ def measure_block(server: Server, viewer: Viewer, steps_file: Path, seconds: flo
     for is_open in ORDER:
         if is_open is not was_open:
             (viewer.open if is_open else viewer.close)()
-            time.sleep(_SETTLES[is_open])
+            time.sleep(viewer.settles)
         began, before = time.monotonic(), (server.cpu, viewer.cpu)
         time.sleep(seconds)
         seen.append((is_open, began, time.monotonic(), server.cpu - before[0], viewer.cpu - before[1]))
@@ -176,7 +181,6 @@ def measure_block(server: Server, viewer: Viewer, steps_file: Path, seconds: flo
 def measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[Block]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that training and the server end with it
     started, blocks = time.monotonic(), list[Block]()
-    length = len(ORDER) * options.seconds + sum(_SETTLES.values())
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"
         with (
@@ -185,6 +189,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[Blo
             viewing(server, in_browser=options.browser) as viewer,
         ):
             time.sleep(_WARM_UP)
+            length = len(ORDER) * options.seconds + 2 * viewer.settles
             while not _is_over(options, len(blocks), time.monotonic() - started + length):
                 blocks.append(block := measure_block(server, viewer, folder / _STEPS_FILE, options.seconds))
                 cpu = ", ".join(f"{window.cpu:.4f}" for window in block)
