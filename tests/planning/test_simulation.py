@@ -115,8 +115,8 @@ def test_limits_are_found_by_taking_each_away(monkeypatch, caplog):
 
 def test_a_batch_is_looked_at_a_few_times_however_many_groups_it_has(monkeypatch):
     """Not once for each group that ends: with thousands under way the scheduler would be the limit."""
-    looks, choose = [], RolloutStream._choose
-    monkeypatch.setattr(RolloutStream, "_choose", lambda self, *given: looks.append(1) or choose(self, *given))
+    looks, count = [], RolloutStream._count_lacking
+    monkeypatch.setattr(RolloutStream, "_count_lacking", lambda *given, **how: looks.append(1) or count(*given, **how))
     load = replace(SMALL, rounds=8.0)
     simulate(load, 8, "asynchronous", counts_computing=False)
     groups = 8 * load.places * load.rounds * load.steps
