@@ -1,7 +1,8 @@
 """A benchmark: plans jobs, runs them and publishes their report.
 
 Invariant: the project's own pages show only whole benchmarks: a run with a failed job leaves them unchanged, as
-does a quick run, unless the benchmark sets `publishes_quick`.
+does a quick run, unless the benchmark sets `publishes_quick`. A benchmark that says `publishes_unfinished` has a page
+that tells what is missing, and is made from all jobs that are done, whichever of them this command ran.
 """
 
 import dataclasses
@@ -14,11 +15,11 @@ from typing import TypeAlias
 from rich.console import Console
 
 from benchmarks.harness import BENCHMARKS
-from benchmarks.harness.jobs import Job, JobOutcome, JobResult, failures
+from benchmarks.harness.jobs import Job, JobOutcome, JobResult, failures, order_jobs, read_outcome
 from benchmarks.harness.pool import run_jobs
 from benchmarks.harness.progress import make_progress
 from benchmarks.harness.report import Publication, Report
-from turnwise.errors import ConfigError
+from turnwise.errors import ConfigError, RunInterrupted
 from turnwise.spelling import suggest
 
 USER_OPTIONS = {
@@ -51,6 +52,12 @@ class Scope:
     """The python of a virtual environment that has the libraries we compare with."""
     tokenizer: str | None = None
     """The folder of a tokenizer."""
+    recipe: str | None = None
+    """The recipe that all of its runs share."""
+    overrides: tuple[str, ...] = ()
+    """Settings that replace the recipe's: `steps=20`."""
+    rows: tuple[str, ...] = ()
+    """The rows of its table to run now; none: all."""
 
     def user_options(self) -> dict[str, str]:
         """The options that were given: `{"model": "any/Any-1B", "data": "questions"}`."""
@@ -79,12 +86,26 @@ class Benchmark:
     """A quick run has enough seeds to be published too; the pages show the latest run."""
     takes: frozenset[str] = frozenset()
     """Which of `USER_OPTIONS` it takes."""
+    takes_rows: bool = False
+    """Whether `--rows` may choose among its jobs."""
     serial: bool = False
     """Its jobs run one at a time, whatever `--jobs` says: they measure time, and would disturb each other."""
 
     def folder_name(self, scope: Scope) -> str:
         """The name of the folder that its jobs run in."""
         return f"{self.name}-quick" if scope.quick else self.name
+
+    def choose(self, scope: Scope, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Those of its jobs that `--rows` asks for, in the order to run them in; the jobs they start from may lack."""
+        return jobs
+
+    def publishes_unfinished(self, scope: Scope) -> bool:
+        """Whether its page can say which results are missing."""
+        return False
+
+    def read_unfinished(self, job: Job, root: Path) -> JobResult | None:
+        """What a job that is not done has to show already."""
+        return None
 
     def publication(self, scope: Scope, root: Path) -> Publication:
         """Its files beneath the project's folder, or beneath that of a quick run."""
@@ -120,51 +141,107 @@ def run_benchmark(
     seeds: int | None = None,
     processes: int | None = None,
     out: str | Path | None = None,
-    recipe: str | None = None,
-    model: str | None = None,
-    data: str | None = None,
-    device: str | None = None,
-    peer: str | None = None,
-    tokenizer: str | None = None,
+    minutes: float | None = None,
+    rows: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    **named: str | None,
 ) -> int:
-    """Runs what is not yet done, and publishes the results; 1 when a job failed and nothing was published."""
+    """Runs what is not yet done, and publishes the results.
+
+    `named` are the `USER_OPTIONS`. The exit code is 1 when a job failed, and that of an interrupted run when time ended
+    before the work did.
+    """
     count = _positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds)
-    options = {"recipe": recipe, "model": model, "data": data, "device": device, "peer": peer, "tokenizer": tokenizer}
-    scope = Scope(quick=quick, seeds=count, **options)
-    if refused := [f"--{name}" for name in scope.user_options() if name not in benchmark.takes]:
-        raise ConfigError(f"bench {benchmark.name}: takes no {' and no '.join(refused)}, since it brings its own")
+    scope = Scope(quick=quick, seeds=count, rows=tuple(rows), overrides=tuple(overrides), **named)
+    _check_taken(benchmark, scope)
+    if minutes is not None and minutes <= 0:
+        raise ConfigError(f"--minutes: {minutes:g} would run nothing; give more than 0")
     processes = _positive("--jobs", processes, os.cpu_count() or 1)
     processes = 1 if benchmark.serial else processes
     folder = Path(out) if out else Path("runs/bench") / benchmark.folder_name(scope)
     page = benchmark.publication(scope, Path()).read_page()
-    jobs = benchmark.plan(scope)
+    jobs = order_jobs(benchmark.plan(scope))
+    chosen = benchmark.choose(scope, jobs)
     with make_progress(console) as progress:
-        outcomes = run_jobs(jobs, folder, processes=processes, progress=progress)
+        outcomes = run_jobs(chosen, folder, processes=processes, progress=progress, minutes=minutes)
+    done = _read_done(jobs, outcomes, folder)
+    publishes = bool(done) if benchmark.publishes_unfinished(scope) else len(done) == len(jobs)
+    code = _tell_ending(console, outcomes, folder, published=publishes)
+    if publishes:
+        report = benchmark.report(scope, _read_results(benchmark, jobs, done, folder))
+        aside = quick and not benchmark.publishes_quick
+        publication = benchmark.publication(scope, folder if aside else Path())
+        publication.publish(_with_origin(report, benchmark, scope, done, total=len(jobs)), page=page)
+        _print_line(console, f"The page is {publication.page}, the results are in {publication.results}.")
+    elif not code:
+        _print_line(console, f"{len(jobs) - len(done)} of {len(jobs)} jobs are still to do: nothing was published.")
+    return code
+
+
+def _check_taken(benchmark: Benchmark, scope: Scope) -> None:
+    refused = [f"--{name}" for name in scope.user_options() if name not in benchmark.takes]
+    refused += ["--rows"] if scope.rows and not benchmark.takes_rows else []
+    if scope.overrides and "recipe" not in benchmark.takes:
+        raise ConfigError(f"unexpected argument '{scope.overrides[0]}': expected one benchmark")
+    if refused:
+        raise ConfigError(f"bench {benchmark.name}: takes no {' and no '.join(refused)}, since it brings its own")
+
+
+def _read_done(jobs: Sequence[Job], outcomes: Sequence[JobOutcome], folder: Path) -> list[JobOutcome]:
+    """All that is done of a benchmark, now or before, whether or not it was asked for this time."""
+    now = {outcome.job.name: outcome for outcome in outcomes if outcome.result is not None}
+    found = [now.get(job.name) or read_outcome(job, folder) for job in jobs]
+    return [outcome for outcome in found if outcome is not None]
+
+
+def _read_results(
+    benchmark: Benchmark, jobs: Sequence[Job], done: Sequence[JobOutcome], folder: Path
+) -> dict[str, JobResult]:
+    """The results of what is done, and what the others have to show already."""
+    results = {outcome.job.name: outcome.result for outcome in done if outcome.result is not None}
+    left = [job for job in jobs if job.name not in results]
+    return results | {job.name: found for job in left if (found := benchmark.read_unfinished(job, folder)) is not None}
+
+
+def _tell_ending(console: Console, outcomes: Sequence[JobOutcome], folder: Path, *, published: bool) -> int:
+    """Says what failed and what is left; the exit code is 1, that of an interrupted run, or 0."""
+    left = [outcome for outcome in outcomes if outcome.stopped]
     if failed := failures(outcomes):
         names = ", ".join(outcome.job.name for outcome in failed)
-        _print_line(console, f"{len(failed)} of {len(outcomes)} jobs failed, so nothing was published: {names}")
+        so = "" if published else ", so nothing was published"
+        _print_line(console, f"{len(failed)} of {len(outcomes)} jobs failed{so}: {names}")
         _print_line(console, f"Their logs are in {folder}; the same command tries them again and keeps the rest.")
-        return 1
-    results = {outcome.job.name: outcome.result for outcome in outcomes if outcome.result is not None}
-    report = benchmark.report(scope, results)
-    aside = quick and not benchmark.publishes_quick
-    publication = benchmark.publication(scope, folder if aside else Path())
-    publication.publish(_with_origin(report, benchmark, scope, outcomes), page=page)
-    _print_line(console, f"The page is {publication.page}, the results are in {publication.results}.")
-    return 0
+    if left:
+        _print_line(console, f"{len(left)} of {len(outcomes)} jobs are left; the same command goes on with them.")
+    return 1 if failed else RunInterrupted.EXIT_CODE if left else 0
 
 
-def _with_origin(report: Report, benchmark: Benchmark, scope: Scope, outcomes: Sequence[JobOutcome]) -> Report:
-    """The report with command, machine and versions, also as the page's part `origin`."""
+def show_command(benchmark: Benchmark, scope: Scope) -> str:
+    """The command that runs all of it, with no path of this machine: `turnwise bench credit --seeds 5`."""
     command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''}"
     for name, value in scope.user_options().items():
-        command += f" --{name} {USER_OPTIONS[name] or ('FOLDER' if Path(value).is_absolute() else value)}"
-    command += f" --seeds {scope.seeds}"
-    origin = {"command": command, "jobs": str(len(outcomes))}
-    origin["process_minutes"] = f"{sum(outcome.seconds for outcome in outcomes) / 60:.0f}"
+        command += f" --{name} {USER_OPTIONS[name] or _without_path(value)}"
+    settings = (override.partition("=") for override in scope.overrides)
+    return " ".join(
+        [command, f"--seeds {scope.seeds}", *(f"{key}={_without_path(value)}" for key, _, value in settings)]
+    )
+
+
+def _without_path(value: str) -> str:
+    return "FOLDER" if Path(value).is_absolute() else value
+
+
+def _with_origin(
+    report: Report, benchmark: Benchmark, scope: Scope, done: Sequence[JobOutcome], *, total: int
+) -> Report:
+    """The report with command, machine and versions, also as the page's part `origin`."""
+    command = show_command(benchmark, scope)
+    jobs = f"{len(done)}" if len(done) == total else f"{len(done)} of {total}"
+    origin = {"command": command, "jobs": jobs}
+    origin["process_minutes"] = f"{sum(outcome.seconds for outcome in done) / 60:.0f}"
     for name in ("machine", "versions"):
-        origin[name] = "; ".join(sorted({outcome.about[name] for outcome in outcomes}))
-    sentence = f"From `{command}`: {len(outcomes)} jobs on {origin['machine']}, with {origin['versions']}."
+        origin[name] = "; ".join(sorted({outcome.about[name] for outcome in done}))
+    sentence = f"From `{command}`: {jobs} jobs on {origin['machine']}, with {origin['versions']}."
     return dataclasses.replace(report, parts={**report.parts, "origin": sentence}, about=origin | dict(report.about))
 
 

@@ -33,6 +33,8 @@ class Job:
     """All that the results depend on, beside the code."""
     after: "Job | None" = None
     """The job whose folder this one starts from, such as a shared cold start."""
+    resumes: bool = False
+    """It saves its work when it is stopped, and goes on from there."""
 
     def identity(self) -> dict[str, Json]:
         """All that decides its result, in JSON's own types; its name only says where it is stored."""
@@ -55,7 +57,7 @@ class JobFolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """A job's result, or one line about its failure."""
+    """A job's result, or one line about its failure, or neither where time ended before it did."""
 
     job: Job
     result: JobResult | None = None
@@ -63,6 +65,8 @@ class JobOutcome:
     """The machine and the versions that produced the result."""
     seconds: float = 0.0
     failure: str = ""
+    stopped: bool = False
+    """It was stopped in time, or not begun: the same command goes on with it."""
     kept: bool = False
     """Done before, and only read now."""
 
@@ -125,6 +129,12 @@ def prepare_folder(job: Job, root: Path) -> None:
     write_json(folder / JOB, {"job": job.identity()})
 
 
+def is_begun(job: Job, root: Path) -> bool:
+    """Whether the job's folder is this very job's, done or not."""
+    file = root / job.name / JOB
+    return file.is_file() and read_json(file).get("job") == job.identity()
+
+
 def failures(outcomes: Sequence[JobOutcome]) -> list[JobOutcome]:
-    """The jobs without a result."""
-    return [outcome for outcome in outcomes if outcome.result is None]
+    """The jobs that ended without a result."""
+    return [outcome for outcome in outcomes if outcome.result is None and not outcome.stopped]

@@ -10,12 +10,18 @@ _NAMED = ("python", "turnwise", "torch", "transformers", "numpy")
 
 
 def describe_machine() -> dict[str, str]:
-    """`{"machine": "16 cores of AMD EPYC 9654", "versions": "python 3.12.4, turnwise 0.1.0, torch 2.11.0, ..."}`."""
+    """`{"machine": "16 cores of AMD EPYC 9654, NVIDIA H200", "versions": "python 3.12.4, torch 2.11.0, ..."}`."""
     versions = collect_versions()
     return {
-        "machine": f"{os.cpu_count()} cores of {_processor()}",
+        "machine": ", ".join([f"{os.cpu_count()} cores of {_processor()}", *_gpus()]),
         "versions": ", ".join(f"{name} {versions[name]}" for name in _NAMED if versions[name]),
     }
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
 
 
 def _processor() -> str:

@@ -1,11 +1,14 @@
 """Runs a benchmark's jobs in several processes; jobs that are done are not run again.
 
-Invariant: a job that fails, even one that kills its process, costs itself and the jobs that start from it.
+Invariant: a job that fails, even one that kills its process, costs itself and the jobs that start from it. When time is
+over, nothing is begun any more and busy processes get SIGTERM: what a job has saved is kept, and none counts as failed.
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -16,28 +19,59 @@ from benchmarks.harness.jobs import Job, JobOutcome, order_jobs, read_outcome
 from benchmarks.harness.progress import JobProgress
 from benchmarks.harness.worker import VARIABLES, run_worker
 
+_WORTH_BEGINNING = 60.0
+"""Seconds in which a job that resumes has something to save: it starts, and trains a few steps."""
 
-def run_jobs(jobs: Iterable[Job], root: Path, *, processes: int, progress: JobProgress) -> list[JobOutcome]:
-    """Runs the jobs that are not done and returns every job's outcome, in the jobs' order."""
+
+def run_jobs(
+    jobs: Iterable[Job], root: Path, *, processes: int, progress: JobProgress, minutes: float | None = None
+) -> list[JobOutcome]:
+    """Runs the jobs that are not done, within so many `minutes`, and returns every job's outcome, in their order."""
+    clock = _Clock(minutes)
     ordered = order_jobs(jobs)
     outcomes = {job.name: done for job in ordered if (done := read_outcome(job, root)) is not None}
     waiting = [job for job in ordered if job.name not in outcomes]
     progress.begin(total=len(ordered), kept=len(outcomes))
     with _Workers(min(processes, len(waiting)), root) as workers:
         while waiting or workers.busy:
+            if clock.left == 0:
+                workers.ask_to_stop()
+                waiting.clear()
             for job in _blocked(waiting, outcomes):
                 assert job.after is not None
                 waiting.remove(job)
-                outcomes[job.name] = JobOutcome(job=job, failure=f"not run, since {job.after.name} failed")
+                stopped = outcomes[job.after.name].stopped
+                failure = "" if stopped else f"not run, since {job.after.name} failed"
+                outcomes[job.name] = JobOutcome(job=job, failure=failure, stopped=stopped)
                 progress.finished(outcomes[job.name])
-            for job in _ready(waiting, outcomes)[: workers.idle]:
+            worth = [job for job in _ready(waiting, outcomes) if _needed(job, outcomes.values()) <= clock.left]
+            for job in worth[: workers.idle]:
                 waiting.remove(job)
                 workers.submit(job)
                 progress.started(job)
-            for outcome in workers.collect() if workers.busy else ():
+            if not workers.busy and not _blocked(waiting, outcomes):
+                break
+            for outcome in workers.collect(clock.left) if workers.busy else ():
                 outcomes[outcome.job.name] = outcome
                 progress.finished(outcome)
-    return [outcomes[job.name] for job in ordered]
+    return [outcomes.get(job.name) or JobOutcome(job=job, stopped=True) for job in ordered]
+
+
+class _Clock:
+    """The seconds that are left."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+
+def _needed(job: Job, outcomes: Iterable[JobOutcome]) -> float:
+    """The seconds below which a job is begun in vain: the least that any of its kind took, or until it can save."""
+    kind = [outcome.seconds for outcome in outcomes if outcome.result is not None and outcome.job.work == job.work]
+    return min([*kind, *([_WORTH_BEGINNING] if job.resumes and kind else [])], default=0.0)
 
 
 def _ready(waiting: Sequence[Job], outcomes: Mapping[str, JobOutcome]) -> list[Job]:
@@ -45,7 +79,7 @@ def _ready(waiting: Sequence[Job], outcomes: Mapping[str, JobOutcome]) -> list[J
 
 
 def _blocked(waiting: Sequence[Job], outcomes: Mapping[str, JobOutcome]) -> list[Job]:
-    """The jobs that cannot run, since the job they start from failed."""
+    """The jobs that cannot run, since the job they start from failed or was stopped."""
     return [job for job in _ready(waiting, outcomes) if job.after and outcomes[job.after.name].result is None]
 
 
@@ -57,6 +91,7 @@ class _Worker:
         self.pipe, far_end = context.Pipe()
         self.process = context.Process(target=run_worker, args=(far_end, root), daemon=True)
         self.job: Job | None = None
+        self._root, self._asked_to_stop = root, False
         with _variables(VARIABLES):
             self.process.start()
         far_end.close()  # so that the end of the process is the end of the pipe
@@ -69,9 +104,17 @@ class _Worker:
             outcome = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
+            if self._asked_to_stop:  # it may have been done all the same
+                return read_outcome(job, self._root) or JobOutcome(job=job, stopped=True)
             return JobOutcome(job=job, failure=f"its process ended with exit code {self.process.exitcode}")
         assert isinstance(outcome, JobOutcome)
         return outcome
+
+    def ask_to_stop(self) -> None:
+        """Once: a second SIGTERM would end a run that is about to save."""
+        if self.job is not None and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self.process.terminate()
 
     def stop(self) -> None:
         self.pipe.close()
@@ -104,10 +147,14 @@ class _Workers:
         worker.pipe.send(job)
         worker.job = job
 
-    def collect(self) -> Iterator[JobOutcome]:
-        """Waits until a job ends; a worker whose process is gone is dropped."""
+    def ask_to_stop(self) -> None:
+        for worker in self._workers:
+            worker.ask_to_stop()
+
+    def collect(self, seconds: float) -> Iterator[JobOutcome]:
+        """Waits until a job ends, or for so long as there are any left; a worker whose process is gone is dropped."""
         by_pipe: dict[Connection, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
-        for pipe in wait(list(by_pipe)):
+        for pipe in wait(list(by_pipe), timeout=seconds if 0 < seconds < math.inf else None):
             assert isinstance(pipe, Connection)
             worker = by_pipe[pipe]
             yield worker.collect()

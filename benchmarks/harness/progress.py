@@ -29,8 +29,8 @@ class JobProgress(ABC):
         """A job starts."""
 
     def finished(self, outcome: JobOutcome) -> None:
-        """A job ended, with a result or a failure."""
-        self._done += 1
+        """A job ended, with a result or a failure, or was stopped."""
+        self._done += not outcome.stopped
 
     def close(self) -> None:
         """Restores the terminal."""
@@ -56,7 +56,8 @@ class JobLines(JobProgress):
 
     def finished(self, outcome: JobOutcome) -> None:
         super().finished(outcome)
-        ending = f"failed: {outcome.failure}" if outcome.result is None else f"done in {outcome.seconds:.0f} s"
+        ending = f"failed: {outcome.failure}" if outcome.failure else f"done in {outcome.seconds:.0f} s"
+        ending = f"stopped after {outcome.seconds:.0f} s" if outcome.stopped else ending
         self._print_line(f"{self._done}/{self._total}  {outcome.job.name}  {ending}")
 
 
@@ -90,9 +91,9 @@ class JobBar(JobProgress):
         super().finished(outcome)
         if outcome.job.name in self._names:  # a blocked job never started
             self._names.remove(outcome.job.name)
-        if outcome.result is None:
+        if outcome.failure:
             self._print_line(f"{outcome.job.name} failed: {outcome.failure}", style="red")
-        self._bar.advance(self._task)
+        self._bar.advance(self._task, 0 if outcome.stopped else 1)
         self._describe()
 
     def close(self) -> None:

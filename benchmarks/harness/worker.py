@@ -1,6 +1,7 @@
 """One process that runs jobs, one at a time; its output goes to the job's log, and a job's exception stays within it.
 
 Invariant: whatever a job does, its worker answers with a `JobOutcome`, and a result is on disk before it is reported.
+SIGTERM stops a job that trains once its step is saved, and ends the process of any other.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from benchmarks.harness.jobs import (
     write_outcome,
 )
 from benchmarks.harness.machine import describe_machine
-from turnwise.errors import TurnwiseError
+from turnwise.errors import RunInterrupted, TurnwiseError
 from turnwise.types import Json
 
 Work: TypeAlias = Callable[[Mapping[str, Json], JobFolders], JobResult]
@@ -63,6 +64,8 @@ def run_job(job: Job, root: Path) -> JobOutcome:
             result = _call(job, folders_of(job, root))
         seconds = time.monotonic() - began
         write_outcome(JobOutcome(job=job, result=result, about=describe_machine(), seconds=seconds), root)
+    except RunInterrupted:
+        return JobOutcome(job=job, stopped=True, seconds=time.monotonic() - began)
     except TurnwiseError as error:
         return JobOutcome(job=job, failure=" ".join(str(error).split()), seconds=time.monotonic() - began)
     except Exception as error:  # noqa: BLE001 (the boundary around a job: the others go on)
@@ -77,6 +80,9 @@ def run_job(job: Job, root: Path) -> JobOutcome:
 def _call(job: Job, folders: JobFolders) -> JobResult:
     try:
         return _find(job.work)(job.settings, folders)
+    except RunInterrupted as stopped:
+        sys.stderr.write(f"{stopped}\n")
+        raise
     except Exception:
         traceback.print_exc()
         raise

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from benchmarks.harness.jobs import Job
 from benchmarks.harness.progress import JobProgress
 from turnwise.errors import EnvError
+from turnwise.training.interruption import StopSignal
 
 
 def job(name: str, work: str = "add", after: Job | None = None, **settings: float) -> Job:
@@ -59,6 +61,27 @@ def go_on(settings, folders):
         return {"found": half.read_text()}
     half.write_text("half done")
     raise RuntimeError("interrupted")
+
+
+def save_when_stopped(settings, folders):
+    """Works until it is asked to stop, as training does; the second time it has nothing left to do."""
+    _leave_trace(folders)
+    saved = folders.own / "saved.txt"
+    if saved.exists():
+        return {"found": saved.read_text()}
+    with StopSignal() as stop:
+        while stop.received is None:
+            time.sleep(0.01)
+        saved.write_text("step 3")
+        stop.interrupt("after step 3, which is saved")
+
+
+def take_long(settings, folders):
+    """Saves nothing; the second time it is quick."""
+    _leave_trace(folders)
+    if calls(folders.own.parent, folders.own.name) == 1:
+        time.sleep(600)
+    return {"done": True}
 
 
 def calls(root: Path, name: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from turnwise.cli.arguments import print_line
+from turnwise.cli.arguments import add_overrides, print_line
 from turnwise.errors import ConfigError
 
 HELP = "run a benchmark and write its page and results"
@@ -17,10 +17,13 @@ _OWN_CHECKOUT = Path(__file__).parents[3]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="which one, such as credit")
+    add_overrides(parser, "a.b=c", "for multihop with a model: settings of all rows, over the recipe's")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
-    parser.add_argument("--recipe", metavar="RECIPE", help="for speed: measure a real run by this recipe")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop after so many; the same command goes on later")
+    parser.add_argument("--recipe", help="for multihop: what all rows share; for speed: measure a real run by it")
+    parser.add_argument("--rows", type=_split, default=(), metavar="A,B", help="for multihop: the rows to run now")
     parser.add_argument("--model", metavar="NAME", help="for multihop and speed: a folder or, for multihop, a hub's id")
     parser.add_argument("--data", metavar="FOLDER", help="for multihop: corpus, train, dev; for speed: a recipe's data")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed (default: cpu; of a recipe, a GPU if any)")
@@ -41,6 +44,9 @@ def run(options: argparse.Namespace) -> int:
             seeds=options.seeds,
             processes=options.jobs,
             out=options.out,
+            minutes=options.minutes,
+            rows=options.rows,
+            overrides=options.overrides,
             recipe=options.recipe,
             model=options.model,
             data=options.data,
@@ -51,6 +57,11 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print_line("stopped; the same command continues with the jobs that are left")
         return 130
+
+
+def _split(names: str) -> tuple[str, ...]:
+    """`grpo,rloo` is two rows."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def import_benchmarks() -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from benchmarks.harness import BENCHMARKS, benchmark
 from benchmarks.harness.benchmark import Benchmark, find_benchmark, run_benchmark
-from benchmarks.harness.jobs import order_jobs
+from benchmarks.harness.jobs import JobOutcome, order_jobs
 from benchmarks.harness.report import Report
 from benchmarks.harness.worker import run_job
 from small_jobs import job
@@ -83,13 +83,52 @@ def test_out_and_seeds(project):
 
 
 def test_a_job_that_fails_leaves_what_was_published(project, monkeypatch):
-    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in jobs])
-    code, said = run(seeds=2)  # the cold start is missing, so no job finds what it begins from
+    # The cold start is missing, so no job finds what it begins from.
+    monkeypatch.setattr(
+        benchmark, "run_jobs", lambda jobs, root, **_: [run_job(one, root) for one in jobs if one.after]
+    )
+    code, said = run(seeds=2)
     assert code == 1
     assert "2 of 2 jobs failed, so nothing was published: warm/seed-0, warm/seed-1" in said
     assert "the same command tries them again" in said
     assert Path("docs/toy.md").read_text() == PAGE
     assert not Path("benchmarks").exists()
+
+
+def test_a_benchmark_that_time_ended_is_published_when_the_rest_is_done(project, monkeypatch):
+    whole = benchmark.run_jobs
+
+    def stop(jobs, root, **options):
+        assert options["minutes"] == 0.5
+        return [*whole(jobs[:2], root), JobOutcome(job=jobs[2], stopped=True)]
+
+    monkeypatch.setattr(benchmark, "run_jobs", stop)
+    code, said = run(seeds=2, minutes=0.5)
+    assert (code, said) == (75, "1 of 3 jobs are left; the same command goes on with them.\n")
+    assert Path("docs/toy.md").read_text() == PAGE
+    monkeypatch.setattr(benchmark, "run_jobs", whole)
+    assert run(seeds=2)[0] == 0
+    assert "\n1.0, 2.0\n" in Path("docs/toy.md").read_text()
+
+
+def test_a_page_that_says_what_is_missing_is_published_whatever_is_missing(project, monkeypatch):
+    class Patient(Benchmark):
+        def publishes_unfinished(self, scope):
+            return True
+
+        def read_unfinished(self, job, root):
+            return {"sum": -1.0} if job.name == "warm/seed-1" else None
+
+    patient = Patient(name="toy", seeds=2, quick_seeds=2, plan=plan, report=report)
+    failed = JobOutcome(job=job("warm/seed-1"), failure="no room")
+    whole = benchmark.run_jobs
+    monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **_: [*whole(jobs[:2], root), failed])
+    console = Console(record=True, width=200)
+    assert run_benchmark(patient, console) == 1
+    assert "1 of 3 jobs failed: warm/seed-1" in console.export_text()
+    page = Path("docs/toy.md").read_text()
+    assert "\n1.0, -1.0\n" in page
+    assert "From `turnwise bench toy --seeds 2`: 2 of 3 jobs on " in page
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

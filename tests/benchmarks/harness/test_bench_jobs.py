@@ -1,13 +1,15 @@
 """A job is done once, whatever happens to the others, and is done again when its settings change."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.jobs import JobOutcome, failures, order_jobs, read_outcome
-from benchmarks.harness.pool import run_jobs
+from benchmarks.harness import pool
+from benchmarks.harness.jobs import JobOutcome, failures, order_jobs, read_outcome, write_outcome
+from benchmarks.harness.pool import _needed, run_jobs
 from benchmarks.harness.worker import run_job
 from small_jobs import RecordedProgress, calls, job
 from turnwise.errors import RunError
@@ -58,6 +60,54 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
     assert all(one.kept for one in again)
     assert (calls(tmp_path, "cold"), calls(tmp_path, "warm/one")) == (1, 1)
     assert read_outcome(jobs[2], tmp_path) is None, "what failed is tried again"
+
+
+class _Until:
+    """A clock that runs out when every one of some jobs has begun its work."""
+
+    def __init__(self, root, *names):
+        self._root, self._names = root, names
+
+    @property
+    def left(self):
+        return 0.0 if all(calls(self._root, name) for name in self._names) else 0.05
+
+
+def test_time_that_is_over_stops_jobs_and_loses_nothing(tmp_path: Path, monkeypatch):
+    saving, long = job("saving", "save_when_stopped"), job("long", "take_long")
+    jobs = [saving, long, job("after", after=saving), job("third")]
+    monkeypatch.setattr(pool, "_Clock", lambda minutes: _Until(tmp_path, "saving", "long"))
+    progress = RecordedProgress()
+    outcomes = run_jobs(jobs, tmp_path, processes=2, progress=progress, minutes=1)
+    assert [(one.job.name, one.result, one.stopped) for one in outcomes] == [
+        (name, None, True) for name in ("saving", "long", "after", "third")
+    ]
+    assert failures(outcomes) == []
+    assert (tmp_path / "saving/log.txt").read_text() == (
+        "SIGTERM: this step is finished and saved, then training stops; again stops at once\n"
+        "SIGTERM: stopped after step 3, which is saved\n"
+    )
+    assert {name for event, name, *_ in progress.events if event == "started"} == {"saving", "long"}
+
+    monkeypatch.undo()
+    assert [run_job(one, tmp_path).result for one in (saving, long)] == [{"found": "step 3"}, {"done": True}]
+    assert (calls(tmp_path, "saving"), calls(tmp_path, "long")) == (2, 2)
+
+
+def test_no_job_is_begun_that_would_only_be_stopped(tmp_path: Path):
+    """Jobs of this kind took 100 seconds and more; one that saves its work needs no more than a minute of it."""
+    done = [JobOutcome(job=job(f"done-{seconds}"), result={}, seconds=seconds) for seconds in (130.0, 100.0)]
+    for one in done:
+        (tmp_path / one.job.name).mkdir()
+        write_outcome(dataclasses.replace(one, about={"machine": "any"}), tmp_path)
+    new = job("new")
+    progress = RecordedProgress()
+    outcomes = run_jobs([*(one.job for one in done), new], tmp_path, processes=1, progress=progress, minutes=1.6)
+    assert outcomes[-1] == JobOutcome(job=new, stopped=True)
+    assert progress.events == [("begin", "3", "2")]
+    assert _needed(new, done) == 100
+    assert _needed(dataclasses.replace(new, resumes=True), done) == 60
+    assert _needed(job("other", "take_long"), done) == 0, "nothing is known of its kind"
 
 
 def test_a_job_is_done_again_when_its_settings_or_those_before_it_change(tmp_path: Path):

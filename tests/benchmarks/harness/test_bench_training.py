@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.jobs import JobFolders
-from benchmarks.harness.training import read_column, train, training_job
+from benchmarks.harness.training import read_column, read_unfinished, train, training_job
 from benchmarks.harness.worker import run_job
 from tiny_bench import tiny_config
 from turnwise.errors import RunError
@@ -52,6 +52,14 @@ def test_a_killed_run_goes_on_from_its_checkpoint(done, tmp_path: Path):
     again = train(warm.settings, JobFolders(own=root / warm.name, before=root / cold.name))
     assert again == outcomes[1].result
     assert "resumed after step 2" in _said(run_job, warm, root)
+
+
+def test_what_an_unfinished_run_has_measured(done, tmp_path: Path):
+    root, cold, warm, outcomes = done
+    assert read_unfinished(warm, root) == outcomes[1].result
+    assert read_unfinished(warm, tmp_path) is None, "not begun"
+    other = training_job(warm.name, tiny_config(steps=3, seed=3), after=cold)
+    assert read_unfinished(other, root) is None, "what is there is of other settings"
 
 
 def test_metrics_that_are_not_there():
