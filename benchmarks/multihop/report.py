@@ -1,4 +1,4 @@
-"""The report of `turnwise bench multihop`: the table, the ablations of the masks, kinds of questions, curves."""
+"""The report of `turnwise bench multihop --quick`: the table, the ablations of the masks, curves. All rows are done."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,24 +13,21 @@ from benchmarks.multihop.results import (
     count_effort,
     subtract_masked,
     summarise_answers,
-    summarise_kinds,
     summarise_training,
 )
 from benchmarks.multihop.rows import ABLATIONS, BASELINES, METHODS, Method, Row
 from turnwise.runs import Panel, Series
 
 
-def report(seeds: Sequence[int], results: JobResults, *, kinds: bool) -> Report:
-    """From the jobs' results to what is published; with `kinds`, also by the source and the hops of the questions."""
+def report(seeds: Sequence[int], results: JobResults) -> Report:
+    """From the jobs' results to what is published."""
     rows: list[Row] = [*BASELINES, *METHODS, *ABLATIONS]
     evaluated = {row.key: _jobs(results, "evaluation", row.key, seeds) for row in rows}
     trained = {row.key: _jobs(results, "training", row.key, seeds) for row in (*METHODS, *ABLATIONS)}
     ratios = {key: compare_baselines(runs, evaluated) for key, runs in evaluated.items()}
     published: dict[str, float] = {}
     for key, runs in evaluated.items():
-        published |= _flatten(key, summarise_answers(runs)) | (
-            _flatten(f"{key}/em", summarise_kinds(runs)) if kinds else {}
-        )
+        published |= _flatten(key, summarise_answers(runs))
         published |= {f"{key}/times_{name}": found.value for name, found in ratios[key].items()}
     for key, runs in trained.items():
         published |= _flatten(key, summarise_training(runs)) | _flatten(f"{key}/success_at", average_curve(runs))
@@ -41,7 +38,6 @@ def report(seeds: Sequence[int], results: JobResults, *, kinds: bool) -> Report:
     for name in ("em", "times_naive_rag", "times_untrained"):
         published[f"methods/least_{name}"] = min(published[f"{row.key}/{name}"] for row in METHODS)
     parts = {"table": _table(evaluated, trained, ratios), "ablations": _ablation_table(evaluated, trained)}
-    parts |= {"kinds": _kinds_table(evaluated)} if kinds else {}
     return Report(results=published, parts=parts, pictures=[_draw_learning(trained)])
 
 
@@ -74,13 +70,6 @@ def _ablation_table(evaluated: Mapping[str, Runs], trained: Mapping[str, Runs]) 
                 cells += [found[name].show(), less[name].show(signed=True) if less else ""]
             rows.append([row.label, *cells])
     return markdown_table(header, rows)
-
-
-def _kinds_table(evaluated: Mapping[str, Runs]) -> str:
-    rows = {row.label: summarise_kinds(evaluated[row.key]) for row in _compared()}
-    kinds = list(next(iter(rows.values())))
-    shown = [[label, *(found[kind].show() for kind in kinds)] for label, found in rows.items()]
-    return markdown_table(["", *(kind.replace("=", " ") for kind in kinds)], shown)
 
 
 def _draw_learning(trained: Mapping[str, Runs]) -> Picture:

@@ -1,14 +1,15 @@
 """The rows of Agent-R1's table: without agency, untrained, after SFT, after RL, and after RL without the masks.
 
-Invariant: an ablation differs from the row it is an ablation of by its masks alone.
+Invariant: an ablation differs from the row it is an ablation of by its masks alone. Beside the table stand ceilings:
+what reading alone allows, and what exploration from the cold start does.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Play: TypeAlias = Literal["agent", "closed-book", "naive-rag"]
-"""How a question is asked: with tools, alone, or with the passages of one search for it."""
+Play: TypeAlias = Literal["agent", "closed-book", "naive-rag", "given-passages"]
+"""How a question is asked: with tools, alone, with the passages of one search for it, or with those that support it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +28,16 @@ class Baseline(Row):
     play: Play
     sft: bool
     """After SFT on as many demonstrations, in its own format, as the agent's cold start has; else untrained."""
+    samples: int = 1
+    """Episodes per question. With several, they are sampled, and pass@k is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method(Row):
     """A row that starts from the seed's cold start: `Method(key="ppo-no-masks", ..., masked="ppo")`."""
 
-    recipe: str
-    """Which of a variant's recipes: `ppo`."""
+    algorithm: str
+    """As the presets of `turnwise.algorithms` call it: `reinforce++`."""
     overrides: tuple[str, ...] = ()
     masked: str = ""
     """The row that this one is an ablation of; empty for one that is none."""
@@ -51,17 +54,28 @@ BASELINES: Sequence[Baseline] = (
     Baseline(key=UNTRAINED, label="tool calls, untrained", play="agent", sft=False),
     Baseline(key=SFT, label="tool calls, cold start only", play="agent", sft=True),
 )
+READING = Baseline(
+    key="given-passages-shown",
+    label="supporting passages given, with demonstrations",
+    play="given-passages",
+    sft=True,
+)
+EXPLORING = Baseline(
+    key="cold-start-pass", label="tool calls, cold start, 16 samples", play="agent", sft=True, samples=16
+)
+CEILINGS: Sequence[Baseline] = (READING, EXPLORING)
+"""What no method can be expected to exceed by reading better, or by finding what it never samples."""
 
 _NO_ADVANTAGE_MASK = ("credit.advantage_mask=false",)
 _NO_LOSS_MASK = ("loss.action_mask=false",)
 _NO_MASKS = (*_NO_ADVANTAGE_MASK, *_NO_LOSS_MASK)
 
 METHODS: Sequence[Method] = (
-    Method(key="ppo", label="PPO", recipe="ppo"),
-    Method(key="grpo", label="GRPO", recipe="grpo"),
-    Method(key="rloo", label="RLOO", recipe="rloo"),
-    Method(key="reinforce-pp", label="REINFORCE++", recipe="reinforce-pp"),
-    Method(key="reinforce-pp-baseline", label="REINFORCE++-baseline", recipe="reinforce-pp-baseline"),
+    Method(key="ppo", label="PPO", algorithm="ppo"),
+    Method(key="grpo", label="GRPO", algorithm="grpo"),
+    Method(key="rloo", label="RLOO", algorithm="rloo"),
+    Method(key="reinforce-pp", label="REINFORCE++", algorithm="reinforce++"),
+    Method(key="reinforce-pp-baseline", label="REINFORCE++-baseline", algorithm="reinforce++-baseline"),
 )
 
 
@@ -69,7 +83,7 @@ def _ablate(whole: Method, suffix: str, without: str, overrides: tuple[str, ...]
     return Method(
         key=f"{whole.key}-{suffix}",
         label=f"{whole.label}, {without}",
-        recipe=whole.recipe,
+        algorithm=whole.algorithm,
         overrides=overrides,
         masked=whole.key,
         without=without,

@@ -1,6 +1,7 @@
-"""The two variants of the benchmark: the embedded encyclopedia with the small model, and a named model on real data.
+"""The variants of the benchmark: the embedded encyclopedia with the small model, and a recipe on real questions.
 
-Invariant: questions, recipes and file names are decided here and nowhere else.
+Invariant: questions, recipes and file names are decided here and nowhere else. With a recipe, a method's config is the
+recipe's but for its algorithm.
 """
 
 import json
@@ -11,18 +12,24 @@ from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.report import Publication
+from benchmarks.multihop.rows import CEILINGS, Baseline, Method, Play
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
 from turnwise.errors import ConfigError
 
-_BARE = ("evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false", "checkpoint.keep=1")
+DEFAULT_RECIPE = "multihop-smollm2"
+_LEAN = ("evaluate.untrained=false", "checkpoint.keep=1")
+_BARE = (*_LEAN, "evaluate.tasks=1", "evaluate.every=0")
 """Over every recipe: a job of its own evaluates a row, after its training."""
+_CRITIC = ("learner.critic.warmup=5", "learner.critic.optimizer.lr=1e-5")
+_KL_IN_REWARD = ("ppo", "reinforce++")
+"""As in the papers; read where the recipe has a KL term."""
 
 _TEMPLATE = """# Multi-hop questions, {name}
 
 [multihop.md](multihop.md) explains the rows, what is equal between them and what the results do not say. Here the
 questions are real ones, over one corpus that all rows search: those of `train` for demonstrations and training, those
-of `dev` for the results.
+of `dev` for the results. Intervals are over questions.
 
 <!-- results: origin -->
 <!-- end -->
@@ -30,7 +37,12 @@ of `dev` for the results.
 <!-- results: table -->
 <!-- end -->
 
-By the source of the questions and by their hops, exact match, greedy:
+<!-- results: ceilings -->
+<!-- end -->
+
+## By the source of the questions and by their hops
+
+Exact match, greedy:
 
 <!-- results: kinds -->
 <!-- end -->
@@ -40,7 +52,13 @@ By the source of the questions and by their hops, exact match, greedy:
 <!-- results: ablations -->
 <!-- end -->
 
-![Success of the episodes sampled in training](img/{page}-learning.png)
+## Training
+
+<!-- results: training -->
+<!-- end -->
+
+<!-- results: curves -->
+<!-- end -->
 """
 
 
@@ -52,21 +70,47 @@ class Variant:
     """Of the jobs' folder and of the results file."""
     page: str
     recipes: Mapping[str, str]
-    """By method; `grpo`'s also sets what all rows share."""
+    """By algorithm, where it has one of its own."""
     first: int
     """The place, in the split, of the first question that rows are evaluated on."""
     questions: int
     passages: int
     """For naive RAG: as many as the agent can read in all its searches."""
+    recipe: str = ""
+    """What all rows share, which an algorithm without a recipe of its own sets itself in."""
     overrides: tuple[str, ...] = ()
+    kl: bool = False
+    """Whether the recipe has a KL term, for which algorithms have their own place."""
     template: str = ""
     """The page's text where there is none yet; empty for a variant whose page exists."""
+    ceilings: tuple[Baseline, ...] = ()
 
-    def config(self, recipe: str, seed: int, *overrides: str) -> Config:
-        """The config of a row."""
-        return load_config(self.recipes[recipe], [*self.overrides, *_BARE, f"seed={seed}", *overrides])
+    def config(self, algorithm: str, seed: int, *overrides: str) -> Config:
+        """The config of a row that is evaluated by another job alone."""
+        return self._load(algorithm, seed, *_BARE, *overrides)
 
-    def baseline_env(self, play: str, env: EnvSettings | MixtureSettings) -> EnvSettings:
+    def method_config(self, row: Method, seed: int) -> Config:
+        """The config of a row that is trained; over a recipe, it is also evaluated when the recipe says so."""
+        if not self.recipe:
+            return self.config(row.algorithm, seed, *row.overrides)
+        return self._load(row.algorithm, seed, *_LEAN, *row.overrides)
+
+    def settings(self, row: Method) -> tuple[str, ...]:
+        """What a row sets over the recipe that all share, or over its own."""
+        return (*self._algorithm(row.algorithm), *row.overrides)
+
+    def _load(self, algorithm: str, seed: int, *overrides: str) -> Config:
+        recipe = self.recipes.get(algorithm, self.recipe)
+        return load_config(recipe, [*self.overrides, *self._algorithm(algorithm), f"seed={seed}", *overrides])
+
+    def _algorithm(self, algorithm: str) -> tuple[str, ...]:
+        if algorithm in self.recipes:
+            return ()
+        critic = _CRITIC if algorithm == "ppo" else ()
+        place = ("loss.kl_in=reward",) if self.kl and algorithm in _KL_IN_REWARD else ()
+        return (f"algorithm={algorithm}", *critic, *place)
+
+    def baseline_env(self, play: Play, env: EnvSettings | MixtureSettings) -> EnvSettings:
         """The agent's environment, or a baseline around it."""
         assert isinstance(env, EnvSettings), "one environment"
         if play == "agent":
@@ -74,14 +118,15 @@ class Variant:
         inner: dict[str, object] = {"name": env.name, "args": {**env.args}}
         if play == "naive-rag":
             inner["args"] = {**env.args, "passages": self.passages}
-        name = {"closed-book": "ClosedBook", "naive-rag": "NaiveRag"}[play]
+        name = {"closed-book": "ClosedBook", "naive-rag": "NaiveRag", "given-passages": "GivenPassages"}[play]
         return EnvSettings.model_validate({"name": f"turnwise.envs.qa.baselines:{name}", "args": {"env": inner}})
 
     def check(self) -> None:
         """Makes the environments once, so that unreadable data is an error before the first job."""
         config = self.config("grpo", 0)
         split = config.evaluate.split
-        for play in ("agent", "closed-book", "naive-rag"):
+        plays: list[Play] = ["agent", "closed-book", "naive-rag", *(row.play for row in self.ceilings)]
+        for play in dict.fromkeys(plays):
             asked = len(make_env(self.baseline_env(play, config.env)).tasks(split))
         if asked <= self.first:
             raise ConfigError(
@@ -96,8 +141,8 @@ QUICK = Variant(
         "ppo": "encyclopedia-ppo",
         "grpo": "encyclopedia-grpo",
         "rloo": "encyclopedia-rloo",
-        "reinforce-pp": "encyclopedia-reinforce-pp",
-        "reinforce-pp-baseline": "encyclopedia-reinforce-pp-baseline",
+        "reinforce++": "encyclopedia-reinforce-pp",
+        "reinforce++-baseline": "encyclopedia-reinforce-pp-baseline",
     },
     first=256,  # the recipes were tuned on those before
     questions=256,
@@ -108,35 +153,59 @@ QUICK = Variant(
 def choose_variant(scope: Scope) -> Variant:
     """The variant that the options choose."""
     if scope.quick:
-        if scope.model or scope.data:
-            raise ConfigError("bench multihop: --quick has a model and questions of its own: leave --model and --data")
+        if scope.recipe or scope.model or scope.data or scope.overrides:
+            raise ConfigError(
+                "bench multihop: --quick has recipes, a model and questions of its own: leave --recipe, --model and "
+                "--data, and settings"
+            )
         return QUICK
-    if scope.model is None or scope.data is None:
+    if scope.recipe is None and (scope.model is None or scope.data is None):
         raise ConfigError(
-            "bench multihop: say --quick for the embedded encyclopedia on a CPU, or --model NAME --data FOLDER, with "
-            "corpus, train and dev files in it, for real questions"
+            "bench multihop: say --quick for the embedded encyclopedia on a CPU; or --recipe NAME, with its own model "
+            "and questions or those of --model and --data; or --model NAME --data FOLDER, with corpus, train and dev "
+            "files in it"
         )
-    if not Path(scope.data).is_dir():
-        raise ConfigError(f"--data: there is no folder {scope.data}: give one with corpus, train and dev files in it")
-    short = re.sub(r"[^\w.-]+", "-", Path(scope.model).name)
-    name = f"multihop-{short}"
+    return _over_recipe(scope)
+
+
+def _over_recipe(scope: Scope) -> Variant:
+    recipe = scope.recipe or DEFAULT_RECIPE
+    # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
+    overrides = [*scope.overrides]
+    overrides += [] if scope.model is None else [f"model.name={json.dumps(scope.model)}"]
+    overrides += [] if scope.data is None else [_choose_data(recipe, scope.data)]
+    base = load_config(recipe, overrides)
+    if not isinstance(base.env, EnvSettings) or base.env.name != "search_qa":
+        raise ConfigError(f"--recipe: {recipe} is no recipe of search_qa, whose questions the rows are asked")
+    if base.sft is None:
+        raise ConfigError(f"--recipe: {recipe} has no section sft, the cold start that all methods begin from")
+    named = Path(scope.recipe).stem.replace("multihop-", "") if scope.recipe else Path(scope.model or "").name
+    short = re.sub(r"[^\w.-]+", "-", named)
+    passages = base.env.args.get("passages", 5)
+    assert isinstance(passages, int)
     return Variant(
-        name=name,
-        page=name,
-        recipes={
-            "ppo": "bench-multihop-ppo",
-            "grpo": "multihop-smollm2",
-            "rloo": "bench-multihop-rloo",
-            "reinforce-pp": "bench-multihop-reinforce-pp",
-            "reinforce-pp-baseline": "bench-multihop-reinforce-pp-baseline",
-        },
+        name=f"multihop-{short}",
+        page=f"multihop-{short}",
+        recipes={},
+        recipe=recipe,
         first=0,
-        questions=600,
-        passages=12,
-        template=_TEMPLATE.format(name=short, page=name),
-        # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
-        overrides=(f"model.name={json.dumps(scope.model)}", f"env.args.questions={json.dumps(scope.data)}"),
+        questions=base.evaluate.tasks,
+        passages=(base.rollout.max_turns - 1) * passages,
+        kl=base.loss.kl_coef > 0,
+        template=_TEMPLATE.format(name=short),
+        overrides=tuple(overrides),
+        ceilings=tuple(CEILINGS),
     )
+
+
+def _choose_data(recipe: str, folder: str) -> str:
+    """The override by which a folder takes the place of the recipe's own."""
+    env = load_config(recipe).env
+    if isinstance(env, EnvSettings) and not isinstance(env.args.get("questions"), str):
+        raise ConfigError(f"--data: {recipe} names the files of its questions itself: put them there, and leave --data")
+    if not Path(folder).is_dir():
+        raise ConfigError(f"--data: there is no folder {folder}: give one with corpus, train and dev files in it")
+    return f"env.args.questions={json.dumps(folder)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

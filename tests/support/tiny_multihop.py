@@ -6,6 +6,9 @@ import shutil
 from pathlib import Path
 
 import yaml
+from rich.console import Console
+
+from benchmarks.harness.benchmark import find_benchmark, run_benchmark
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECIPES = PROJECT / "src/turnwise/recipes"
@@ -58,9 +61,8 @@ def write_project(folder: Path) -> None:
     """The page, the recipes that extend others as they are, and those that are extended at the size of a test."""
     (folder / "docs").mkdir()
     shutil.copy(PAGE, folder / "docs")
-    for pattern in ("encyclopedia-*.yaml", "bench-multihop-*.yaml"):
-        for recipe in RECIPES.glob(pattern):
-            shutil.copy(recipe, folder)
+    for recipe in RECIPES.glob("encyclopedia-*.yaml"):
+        shutil.copy(recipe, folder)
     (folder / "encyclopedia-grpo.yaml").write_text(yaml.safe_dump(ENCYCLOPEDIA))
     ppo = {"extends": "encyclopedia-grpo.yaml", "credit": {"estimator": "gae"}}
     (folder / "encyclopedia-ppo.yaml").write_text(yaml.safe_dump(ppo))
@@ -72,3 +74,10 @@ def write_project(folder: Path) -> None:
         "evaluate": {"split": "dev", "tasks": 3},
     }
     (folder / "multihop-smollm2.yaml").write_text(yaml.safe_dump(real))
+
+
+def run_multihop(**options: object) -> tuple[int, str]:
+    """The exit code of the benchmark, and what it said."""
+    console = Console(record=True, width=400)
+    code = run_benchmark(find_benchmark("multihop"), console, **options)
+    return code, console.export_text()

@@ -20,7 +20,7 @@ _GROUPS = {
     "Conversations longer than their context": ("memory",),
     "Environments of others, and several in one run": ("reasoning", "textarena", "textworld", "mixture"),
     "Pretrained models on one GPU": ("gpu",),
-    "Behind `turnwise bench`": ("credit", "games", "bench"),
+    "Behind `turnwise bench`": ("credit", "games"),
 }
 """What `turnwise recipes` lists together, by the first word of a recipe's name."""
 

@@ -96,22 +96,22 @@ def test_an_ablation_is_compared_within_each_seed():
     assert less["over_training"].mean == pytest.approx(-0.1)
 
 
-def results(kinds=()):
+def results():
     """Baselines answer one in ten, but for untrained tool calls, which answer none; the first method answers less."""
     found = {}
     for seed in (10, 11):
         for row in BASELINES:
             share = 0.0 if row.key == "tools" else 0.1
-            found[f"evaluation/{row.key}/seed-{seed}"] = answers(share, **dict.fromkeys(kinds, share))
+            found[f"evaluation/{row.key}/seed-{seed}"] = answers(share)
         for row in (*METHODS, *ABLATIONS):
             share = 0.7 if row.key == "ppo" else 0.9
-            found[f"evaluation/{row.key}/seed-{seed}"] = answers(share, **dict.fromkeys(kinds, share))
+            found[f"evaluation/{row.key}/seed-{seed}"] = answers(share)
             found[f"training/{row.key}/seed-{seed}"] = run(0.2, 0.4)
     return found
 
 
 def test_the_report_by_hand():
-    made = multihop_report.report((10, 11), results(), kinds=False)
+    made = multihop_report.report((10, 11), results())
     lines = made.parts["table"].splitlines()
     assert len(lines) == 2 + len(BASELINES) + len(METHODS)
     assert "| tool calls, untrained | 0.000 [0.000, 0.000] | 0.500 [0.500, 0.500] |  |  | 2.0 |  |  |" in lines
@@ -135,15 +135,8 @@ def test_the_report_by_hand():
     assert f"](img/multihop-{picture.name}.png)" in PAGE.read_text()
 
 
-def test_the_report_by_kinds():
-    made = multihop_report.report((10, 11), results(kinds=("hops_2", "source_hotpot")), kinds=True)
-    assert made.parts["kinds"].splitlines()[0] == "|  | hops 2 | source hotpot |"
-    assert "| RLOO | 0.900 [0.900, 0.900] | 0.900 [0.900, 0.900] |" in made.parts["kinds"]
-    assert made.results["rloo/em/source=hotpot"] == pytest.approx(0.9)
-
-
 def test_the_page_has_a_place_for_every_result_and_no_other():
-    made = multihop_report.report((10, 11), results(), kinds=False)
+    made = multihop_report.report((10, 11), results())
     filled = fill(PAGE.read_text(), {**made.parts, "origin": "From here."}, made.results, source="docs/multihop.md")
     assert "the least exact match is <!-- result: methods/least_em .3f -->0.700<!-- end -->" in filled
 

@@ -1,0 +1,155 @@
+"""Estimates over questions, from the evaluations and the runs of one row, of which some seeds may be missing.
+
+Invariant: an interval is over questions, which are the same for all rows: a question's answers of several seeds are
+averaged first. A difference between rows is taken within a question and a seed, and only over those that both have.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.jobs import JobResult
+from benchmarks.harness.results import Estimate, estimate_mean
+from turnwise.evaluation import clustered_interval, wilson_interval
+from turnwise.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResults:
+    """What there is of one row, by seed: `RowResults(evaluated={20: {...}}, trained={20: {...}, 21: {...}})`."""
+
+    evaluated: Mapping[int, JobResult]
+    trained: Mapping[int, JobResult]
+    """Its own training or SFT, which may be unfinished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """One row less another, question by question."""
+
+    difference: Estimate
+    won: int
+    """Answers, of all seeds, that this row has right and the other has not."""
+    lost: int
+
+    def flat(self, name: str) -> dict[str, float]:
+        return {**self.difference.flat(name), f"{name}/won": float(self.won), f"{name}/lost": float(self.lost)}
+
+
+def read_right(result: JobResult, decoding: str) -> list[float | None]:
+    """The share of each question's episodes that were right; None for one that infrastructure ended."""
+    answers = _section(result, decoding)["answers"]
+    assert isinstance(answers, list)
+    return [float(share) if isinstance(share, int | float) else None for share in answers]
+
+
+def estimate_right(row: RowResults, decoding: str) -> Estimate:
+    """Exact match with its 95% interval: Wilson's with one seed, else clustered by question."""
+    right = [read_right(result, decoding) for result in row.evaluated.values()]
+    by_question = [[share for share in shares if share is not None] for shares in zip(*right, strict=True)]
+    answered = [shares for shares in by_question if shares]
+    mean = statistics.fmean(statistics.fmean(shares) for shares in answered)
+    if len(right) == 1:
+        low, high = wilson_interval(round(mean * len(answered)), len(answered))
+    else:
+        low, high = clustered_interval([round(sum(shares)) for shares in answered], [len(one) for one in answered])
+    return Estimate(mean=mean, low=low, high=high, seeds=len(right))
+
+
+def estimate_solved(row: RowResults) -> Estimate:
+    """The share of questions that any of a question's samples answered, which is pass@k for k samples."""
+    solved = {
+        seed: {
+            "sampled": {
+                "answers": [share if share is None else float(share > 0) for share in read_right(one, "sampled")]
+            }
+        }
+        for seed, one in row.evaluated.items()
+    }
+    return estimate_right(RowResults(evaluated=solved, trained={}), "sampled")
+
+
+def compare(row: RowResults, other: RowResults) -> Paired | None:
+    """The difference of greedy exact match over the seeds that both have; its interval is Student's over questions."""
+    seeds = [seed for seed in row.evaluated if seed in other.evaluated]
+    if not seeds:
+        return None
+    differences: dict[int, list[float]] = {}
+    for seed in seeds:
+        ours, theirs = (read_right(one.evaluated[seed], "greedy") for one in (row, other))
+        for question, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+            if mine is not None and its is not None:
+                differences.setdefault(question, []).append(mine - its)
+    single = [value for values in differences.values() for value in values]
+    return Paired(
+        difference=estimate_mean([statistics.fmean(values) for values in differences.values()]),
+        won=sum(value > 0 for value in single),
+        lost=sum(value < 0 for value in single),
+    )
+
+
+def read_metric(row: RowResults, decoding: str, name: str) -> float:
+    """The mean over seeds of one of an evaluation's metrics."""
+    return statistics.fmean(_number(_section(result, decoding)[name]) for result in row.evaluated.values())
+
+
+def count_steps(row: RowResults, stage: str) -> int:
+    """The last step, of training or SFT, of the seed that came furthest."""
+    return max((int(step) for result in row.trained.values() for step in _column(result, stage, "step")), default=0)
+
+
+def sum_effort(row: RowResults) -> dict[str, float]:
+    """What a run took, on average: episodes, optimizer steps, tokens and seconds."""
+    sums = [
+        {
+            "episodes": _total(result, "rollout/episodes", "train"),
+            "updates": _total(result, "policy/steps_taken", "train"),
+            "sampled_tokens": _total(result, "ledger/sampled_tokens", "train"),
+            "trained_tokens": _total(result, "sft/tokens", "sft") + _total(result, "batch/tokens", "train"),
+            "seconds": _total(result, "ledger/wall_seconds", "sft", "train", "evaluate"),
+        }
+        for result in row.trained.values()
+    ]
+    return {name: statistics.fmean(one[name] for one in sums) for name in sums[0]} if sums else {}
+
+
+def average_steps(row: RowResults, stage: str, name: str) -> dict[int, Estimate]:
+    """A metric by step, over the seeds that came so far; intervals here are over seeds."""
+    found: dict[int, list[float]] = {}
+    for result in row.trained.values():
+        steps, values = _column(result, stage, "step"), _column(result, stage, name)
+        for step, value in zip(steps, values, strict=True) if values else ():
+            found.setdefault(int(step), []).append(value)
+    return {step: estimate_mean(values) for step, values in sorted(found.items())}
+
+
+def compare_training(row: RowResults, other: RowResults) -> tuple[float, float] | None:
+    """Mean success of the episodes sampled in training, and its difference, over the steps that both rows have."""
+    ours, theirs = (average_steps(one, "train", "rollout/success") for one in (row, other))
+    steps = [step for step in ours if step in theirs]
+    if not steps:
+        return None
+    mine, its = (statistics.fmean(curve[step].mean for step in steps) for curve in (ours, theirs))
+    return mine, mine - its
+
+
+def _section(result: JobResult, name: str) -> Mapping[str, Json]:
+    section = result.get(name, {})
+    assert isinstance(section, Mapping)
+    return section
+
+
+def _column(result: JobResult, stage: str, name: str) -> list[float]:
+    column = _section(result, stage).get(name, [])
+    assert isinstance(column, list)
+    return [_number(value) for value in column]
+
+
+def _total(result: JobResult, name: str, *stages: str) -> float:
+    values: Sequence[float] = [value for stage in stages for value in _column(result, stage, name)]
+    return math.fsum(value for value in values if math.isfinite(value))
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
