@@ -95,6 +95,10 @@ class Benchmark:
         """The name of the folder that its jobs run in."""
         return f"{self.name}-quick" if scope.quick else self.name
 
+    def default_processes(self, scope: Scope) -> int:
+        """How many jobs run at once, unless `--jobs` sets it."""
+        return 1 if self.serial else os.cpu_count() or 1
+
     def choose(self, scope: Scope, jobs: Sequence[Job]) -> Sequence[Job]:
         """Those of its jobs that `--rows` asks for, in the order to run them in; the jobs they start from may lack."""
         return jobs
@@ -156,7 +160,7 @@ def run_benchmark(
     _check_taken(benchmark, scope)
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes: {minutes:g} would run nothing; give more than 0")
-    processes = _positive("--jobs", processes, os.cpu_count() or 1)
+    processes = _positive("--jobs", processes, benchmark.default_processes(scope))
     processes = 1 if benchmark.serial else processes
     folder = Path(out) if out else Path("runs/bench") / benchmark.folder_name(scope)
     page = benchmark.publication(scope, Path()).read_page()

@@ -91,10 +91,14 @@ class _Worker:
         self.pipe, far_end = context.Pipe()
         self.process = context.Process(target=run_worker, args=(far_end, root), daemon=True)
         self.job: Job | None = None
-        self._root, self._asked_to_stop = root, False
+        self._root, self._began, self._asked_to_stop = root, 0.0, False
         with _variables(VARIABLES):
             self.process.start()
         far_end.close()  # so that the end of the process is the end of the pipe
+
+    def submit(self, job: Job) -> None:
+        self.pipe.send(job)
+        self.job, self._began = job, time.monotonic()
 
     def collect(self) -> JobOutcome:
         """The outcome of its job, which is a failure when the process is gone."""
@@ -105,7 +109,8 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             self.process.join()
             if self._asked_to_stop:  # it may have been done all the same
-                return read_outcome(job, self._root) or JobOutcome(job=job, stopped=True)
+                seconds = time.monotonic() - self._began
+                return read_outcome(job, self._root) or JobOutcome(job=job, stopped=True, seconds=seconds)
             return JobOutcome(job=job, failure=f"its process ended with exit code {self.process.exitcode}")
         assert isinstance(outcome, JobOutcome)
         return outcome
@@ -144,8 +149,7 @@ class _Workers:
         if worker is None:
             worker = _Worker(self._root)
             self._workers.append(worker)
-        worker.pipe.send(job)
-        worker.job = job
+        worker.submit(job)
 
     def ask_to_stop(self) -> None:
         for worker in self._workers:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from benchmarks.harness.benchmark import Benchmark, JobResults, Scope, show_command
 from benchmarks.harness.jobs import Job, JobFolders, JobResult
 from benchmarks.harness.report import Publication, Report
@@ -151,6 +153,10 @@ class MultihopBenchmark(Benchmark):
 
     def folder_name(self, scope: Scope) -> str:
         return choose_variant(scope).name
+
+    def default_processes(self, scope: Scope) -> int:
+        """One on a GPU, whose memory has to hold all of them."""
+        return 1 if torch.cuda.is_available() and not scope.quick else Benchmark.default_processes(self, scope)
 
     def choose(self, scope: Scope, jobs: Sequence[Job]) -> Sequence[Job]:
         """The evaluations of the rows, each of which comes after the row's training; all of a seed first."""

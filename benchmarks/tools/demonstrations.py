@@ -1,4 +1,4 @@
-"""How often a recipe's demonstrations succeed: `python -m benchmarks.tools.demonstrations RECIPE`.
+"""How often a recipe's demonstrations succeed, in what time: `python -m benchmarks.tools.demonstrations RECIPE`.
 
 The environment's expert, with the recipe's own noise, plays held-out tasks under the recipe's limits. A cold start that
 is far below this has not learnt to imitate; one that is equal to it leaves the rest to reinforcement learning.
@@ -7,6 +7,7 @@ is far below this has not learnt to imitate; one that is equal to it leaves the 
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 
 from turnwise.agents import ExpertAgent
@@ -18,17 +19,19 @@ from turnwise.seeds import derive_seed
 from turnwise.types import StopReason
 
 
-async def play(config: Config, count: int) -> tuple[int, int]:
-    """Successes among the episodes that did not fail."""
+async def play(config: Config, count: int) -> tuple[int, int, float]:
+    """Successes, the episodes that did not fail, and the seconds that one took."""
     env = make_env(config.env)
     limits = Limits(max_turns=config.rollout.max_turns)
     won = played = 0
-    for task in list(env.tasks("test"))[:count]:
+    tasks = list(env.tasks(config.evaluate.split))[:count]
+    began = time.perf_counter()
+    for task in tasks:
         seed = derive_seed(config.seed, "demonstrations", task.id)
         episode = await run_episode(ExpertAgent(), env.spawn_for(task), task, episode_seed=seed, limits=limits)
         played += episode.stop is not StopReason.ENV_FAILED
         won += episode.success
-    return won, played
+    return won, played, (time.perf_counter() - began) / len(tasks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="a.b=c")
     parser.add_argument("--episodes", type=int, default=64)
     options = parser.parse_args(argv)
-    won, played = asyncio.run(play(load_config(options.recipe, options.overrides), options.episodes))
+    won, played, seconds = asyncio.run(play(load_config(options.recipe, options.overrides), options.episodes))
     low, high = wilson_interval(won, played)
-    sys.stdout.write(f"success {won / played:.3f} [{low:.3f}, {high:.3f}] in {played} episodes\n")
+    share = f"success {won / played:.3f} [{low:.3f}, {high:.3f}]"
+    sys.stdout.write(f"{share} in {played} episodes of {1000 * seconds:.1f} ms\n")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def test_a_setting_that_does_not_exist_is_found_out():
 @pytest.mark.parametrize("file", pages_with({page: files_of(page) for page in PAGES}))
 def test_a_file_of_the_project_exists(file):
     """Written by a page as it is seen from the root, or from src/turnwise; what a run or the reader writes is not."""
-    if file.startswith(("runs/", "checkpoints/", "trajectories/", "documents/")) or "MODEL" in file:
+    if file.startswith(("runs/", "checkpoints/", "trajectories/", "documents/")) or "RECIPE" in file:
         return
     assert (ROOT / file).exists() or (SOURCE / file).exists()
 

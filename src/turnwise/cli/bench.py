@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "a.b=c", "for multihop with a model: settings of all rows, over the recipe's")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes at once (default: one per core)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes at once (default: one per core; multihop on a GPU: 1)"
+    )
     parser.add_argument("--minutes", type=float, metavar="N", help="stop after so many; the same command goes on later")
     parser.add_argument("--recipe", help="for multihop: what all rows share; for speed: measure a real run by it")
     parser.add_argument("--rows", type=_split, default=(), metavar="A,B", help="for multihop: the rows to run now")

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from benchmarks.harness.benchmark import Scope
 from benchmarks.multihop import benchmark as multihop
@@ -20,8 +22,10 @@ from turnwise.settings import leaves
 from turnwise.training.build import assemble
 from turnwise.training.recorder import Recorder
 
-TWO_STEPS = ("steps=2", "evaluate.every=1")
+TWO_STEPS = ("steps=2", "evaluate.every=1", "loss.entropy_coef=0.1")
+"""No episode of so small a model succeeds, so that the entropy alone moves its weights."""
 FOLDER = Path("runs/bench/multihop-smollm2")
+RUNS = ("whole/training/grpo", "pieces/training/grpo", "whole/sft/cold-start")
 
 
 @pytest.fixture
@@ -74,6 +78,13 @@ def test_the_name_of_the_page_is_the_recipes():
         for recipe in ("gpu-multihop-smollm2", "gpu-multihop-qwen-500m", "multihop-smollm2")
     ]
     assert names == ["multihop-gpu-smollm2", "multihop-gpu-qwen-500m", "multihop-smollm2"]
+
+
+def test_on_a_gpu_jobs_share_its_memory_only_where_asked_to(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    real, quick = Scope(quick=False, seeds=1, recipe="gpu-multihop-smollm2"), Scope(quick=True, seeds=1)
+    assert multihop.BENCHMARK.default_processes(real) == 1
+    assert multihop.BENCHMARK.default_processes(quick) == os.cpu_count()
 
 
 def test_ceilings_are_asked_for_beside_the_rows(questions):
@@ -154,8 +165,13 @@ def test_a_table_in_pieces_has_the_figures_of_one_that_was_not_stopped(questions
     }
     for name in ("grpo/evaluated_at/0", "grpo/evaluated_at/2", "grpo/less_cold_start/low", "grpo/trained_tokens"):
         assert name in pieces
+    weights = [load_file(max(Path(one).glob("*/run/checkpoints/*/model/model.safetensors"))) for one in RUNS]
+    whole_weights, in_pieces, cold = [
+        sum(float(one.double().abs().sum()) for one in found.values()) for found in weights
+    ]
+    assert whole_weights == in_pieces != cold
     assert pieces["about/settings/grpo"] == "algorithm=grpo"
-    assert pieces["about/command/grpo"].endswith("--seeds 1 steps=2 evaluate.every=1 --rows grpo")
+    assert pieces["about/command/grpo"].endswith("--seeds 1 steps=2 evaluate.every=1 loss.entropy_coef=0.1 --rows grpo")
 
 
 def test_a_recipe_on_a_model_from_end_to_end(questions):
