@@ -6,6 +6,7 @@ SIGTERM stops a job that trains once its step is saved, and ends the process of 
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import os
 import signal
@@ -52,7 +53,11 @@ def run_worker(pipe: Connection, root: Path) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while (job := pipe.recv()) is not None:
-            pipe.send(run_job(job, root))
+            outcome = run_job(job, root)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # other processes on the card may need it until the next job does
+            pipe.send(outcome)
 
 
 def run_job(job: Job, root: Path) -> JobOutcome:
