@@ -100,7 +100,7 @@ class Benchmark:
         return 1 if self.serial else os.cpu_count() or 1
 
     def choose(self, scope: Scope, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Those of its jobs that `--rows` asks for, in the order to run them in; the jobs they start from may lack."""
+        """The jobs that `--rows` asks for, in the order to run them in; the jobs that they start from are added."""
         return jobs
 
     def publishes_unfinished(self, scope: Scope) -> bool:

@@ -22,6 +22,8 @@ _LEAN = ("evaluate.untrained=false", "checkpoint.keep=1")
 _BARE = (*_LEAN, "evaluate.tasks=1", "evaluate.every=0")
 """Over every recipe: a job of its own evaluates a row, after its training."""
 _CRITIC = ("learner.critic.warmup=5", "learner.critic.optimizer.lr=1e-5")
+_SET_BY_ROWS = ("algorithm", "credit.estimator", "credit.advantage_mask", "loss.action_mask")
+"""What rows differ in, and so no setting of all of them."""
 _KL_IN_REWARD = ("ppo", "reinforce++")
 """As in the papers; read where the recipe has a KL term."""
 
@@ -170,6 +172,9 @@ def choose_variant(scope: Scope) -> Variant:
 
 def _over_recipe(scope: Scope) -> Variant:
     recipe = scope.recipe or DEFAULT_RECIPE
+    for key in (override.partition("=")[0] for override in scope.overrides):
+        if key in _SET_BY_ROWS:
+            raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
     # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
     overrides = [*scope.overrides]
     overrides += [] if scope.model is None else [f"model.name={json.dumps(scope.model)}"]

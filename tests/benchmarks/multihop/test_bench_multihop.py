@@ -141,6 +141,7 @@ def test_the_cold_starts_come_first_since_the_methods_wait_for_them(planned):
         ({"recipe": "gpu-multihop-smollm2", "data": "."}, "names the files of its questions itself"),
         ({"recipe": "multihop-smollm2", "data": "nowhere"}, "--data: there is no folder nowhere"),
         ({"recipe": "multihop-smollm2", "overrides": ["sft=null"]}, "has no section sft"),
+        ({"recipe": "multihop-smollm2", "overrides": ["algorithm=gspo"]}, "algorithm: is what rows differ in"),
         ({"quick": True, "rows": ["grop"]}, "--rows: there is no 'grop' (did you mean 'grpo'?); the rows are ppo, "),
         ({"quick": True, "minutes": 0.0}, "--minutes: 0 would run nothing; give more than 0"),
         ({"model": "a/b", "data": "empty"}, "empty"),
