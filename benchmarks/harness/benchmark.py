@@ -52,8 +52,6 @@ class Scope:
     """The python of a virtual environment that has the libraries we compare with."""
     tokenizer: str | None = None
     """The folder of a tokenizer."""
-    recipe: str | None = None
-    """The recipe that all of its runs share."""
     overrides: tuple[str, ...] = ()
     """Settings that replace the recipe's: `steps=20`."""
     rows: tuple[str, ...] = ()

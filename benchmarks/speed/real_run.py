@@ -129,11 +129,14 @@ def choose_real_run(scope: Scope) -> RealRun:
     about = "CPU" if device == CPU else find_gpu()
     warmup, steps, demonstrations = (2, 3, 200) if scope.quick else (5, 15, 2000)
     chosen = [f"model.device={device}", *_name_model(scope.model), *_name_data(scope.recipe, scope.data)]
+    chosen += scope.overrides
+    measured = ["evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false"]
+    measured += [f"steps={warmup + steps}", f"checkpoint.every={warmup + steps}", "checkpoint.keep=2"]
     sft = load_config(scope.recipe, chosen).sft
     if sft is not None and sft.chats is None:
-        chosen += [f"sft.demonstrations={min(sft.demonstrations, demonstrations)}", "sft.epochs=1"]
-    chosen += ["evaluate.tasks=1", "evaluate.every=0", "evaluate.untrained=false"]
-    chosen += [f"steps={warmup + steps}", f"checkpoint.every={warmup + steps}", "checkpoint.keep=2"]
+        measured += [f"sft.demonstrations={min(sft.demonstrations, demonstrations)}", "sft.epochs=1"]
+    _refuse_decided(scope.overrides, measured)
+    chosen += measured
     return RealRun(
         name=f"{CPU if device == CPU else shorten_name(about)}-real-run",
         device=device,
@@ -145,6 +148,14 @@ def choose_real_run(scope: Scope) -> RealRun:
         peer_warmup=1,
         peer_steps=1 if scope.quick else 2,
     )
+
+
+def _refuse_decided(overrides: Sequence[str], measured: Sequence[str]) -> None:
+    """What the benchmark decides cannot be set."""
+    decided = {setting.partition("=")[0] for setting in measured}
+    for key in (override.partition("=")[0] for override in overrides):
+        if key in decided:
+            raise ConfigError(f"{key}: what is measured decides it, not a setting of yours; leave it out")
 
 
 def plan_real_run(run: RealRun, *, peer: str | None, code: str) -> list[Job]:

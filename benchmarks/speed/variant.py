@@ -113,6 +113,8 @@ ON_CUDA = Variant(
 
 def choose_variant(scope: Scope) -> Variant:
     """The variant that the options choose."""
+    if scope.overrides:
+        raise ConfigError(f"bench speed: '{scope.overrides[0]}' is a setting of a recipe, so it goes with --recipe")
     if scope.data is not None:
         raise ConfigError("bench speed: --data goes with --recipe; other measurements bring their own texts")
     if scope.device in (None, CPU):

@@ -17,7 +17,7 @@ _OWN_CHECKOUT = Path(__file__).parents[3]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="which one, such as credit")
-    add_overrides(parser, "a.b=c", "for multihop with a model: settings of all rows, over the recipe's")
+    add_overrides(parser, "a.b=c", "with --recipe: settings that replace the recipe's")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
     parser.add_argument(

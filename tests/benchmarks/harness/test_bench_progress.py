@@ -27,6 +27,7 @@ def test_lines_where_there_is_no_terminal():
         "warm/one  started",
         "2/4  warm/one  done in 61 s",
         "3/4  warm/[two]  failed: not run, since cold failed",
+        "warm/three  started",
         "3/4  warm/three  stopped after 10 s",
     ]
 

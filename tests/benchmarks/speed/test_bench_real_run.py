@@ -264,6 +264,9 @@ def test_the_shipped_recipe_beside_trl(monkeypatch):
         ({"recipe": "encyclopedia-grpo"}, "--data: encyclopedia-grpo names no file beneath data/"),
         ({"tokenizer": "weights"}, "bench speed: --tokenizer is for training steps beside TRL's on a CPU"),
         ({"peer": sys.executable}, "has no trl; install one there, or leave it out"),
+        ({"overrides": ["steps=3"]}, "steps: what is measured decides it"),
+        ({"overrides": ["stepps=3"]}, "did you mean"),
+        ({"recipe": None, "model": None, "data": None, "overrides": ["steps=3"]}, "so it goes with --recipe"),
     ],
 )
 def test_what_a_user_can_get_wrong(project, monkeypatch, options, said):
@@ -272,6 +275,12 @@ def test_what_a_user_can_get_wrong(project, monkeypatch, options, said):
         run_benchmark(find_benchmark("speed"), Console(), **{**OPTIONS, **options})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_setting_replaces_the_recipes(project):
+    run = choose_real_run(Scope(quick=True, seeds=1, overrides=("rollout.turn_tokens=5",), **OPTIONS))
+    assert (run.config.rollout.turn_tokens, run.config.steps) == (5, 5)
+    assert "rollout.turn_tokens=5" in run.overrides
 
 
 def test_an_update_that_trl_does_not_make_is_refused_before_the_work(project):
