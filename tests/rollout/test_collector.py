@@ -9,6 +9,7 @@ from letters import Letters
 from turnwise.agents import PolicyAgent, ScriptedAgent
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.base import Env
+from turnwise.envs.chaos import ChaosSettings, with_chaos
 from turnwise.errors import EnvError
 from turnwise.rollout import RolloutCollector, RolloutSettings
 from turnwise.rollout.collector import make_job
@@ -100,6 +101,14 @@ def test_its_fleet_plays_before_the_first_batch_too():
     source = collector()
     job = make_job(Tosses(), TASKS[1], RolloutSettings(group_size=2), seed=0, index=0)
     assert [one.reward for one in asyncio.run(source.fleet.play(job)).trajectories] == [1.0, 1.0]
+
+
+def test_faults_that_settings_plant_strike_what_is_sampled_for_training():
+    settings = RolloutSettings(groups_per_step=1, group_size=2)
+    env = with_chaos(Tosses(), ChaosSettings(crash=1.0))
+    source = RolloutCollector(ScriptedAgent(replies=["x"]), env, TASKS, settings, seed=0)
+    with pytest.raises(EnvError, match="every episode failed"):
+        collect(source)
 
 
 def test_a_batch_follows_from_seed_step_and_state():

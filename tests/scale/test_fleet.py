@@ -129,12 +129,13 @@ def test_a_job_that_is_cancelled_leaves_its_place_to_the_next():
 
 
 def test_how_long_workers_were_busy_is_known():
-    now = 2.0
+    now = 1.0
 
     async def run():
         nonlocal now
         one, other = Worker(), Worker()
         fleet = Fleet([one, other], clock=lambda: now)
+        now = 2.0
         plays = begin(fleet, 0, 1, 2)
         await settle()
         now = 5.0

@@ -129,6 +129,20 @@ def test_a_fleet_without_workers_gives_up_after_a_while():
     run_cleanly(run())
 
 
+def test_a_job_that_is_cancelled_as_the_fleet_gives_up_is_cancelled():
+    async def run():
+        fleet = Fleet([Worker(places=1)])
+        playing, waiting = begin(fleet, 0, 1)
+        await settle()
+        fleet._give_up()
+        waiting.cancel()
+        await settle()
+        assert waiting.cancelled()
+        playing.cancel()
+
+    run_cleanly(run())
+
+
 def test_a_worker_that_is_back_in_time_is_waited_for():
     async def run():
         one = Worker()
@@ -144,6 +158,7 @@ def test_a_worker_that_is_back_in_time_is_waited_for():
         assert 60 not in asyncio.get_running_loop().delays()
         one.finish()
         assert (await play).task.id == "0"
+        assert not fleet._returning, "returns that are over do not pile up"
 
     run_cleanly(run(), TimerLoop)
 
