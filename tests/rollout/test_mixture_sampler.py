@@ -31,6 +31,10 @@ def make(rule="fixed", weights=(2, 1, 1), task_rule="uniform", **options):
 
 def play(sampler, count, rates, reports=True):
     """Draws and plays groups of ten, in which environments succeed at these rates."""
+    return Counter(task.env for task in play_tasks(sampler, count, rates, reports))
+
+
+def play_tasks(sampler, count, rates, reports=True):
     places = sampler.draw(count)
     groups = []
     for task in map(sampler.task, places):
@@ -39,7 +43,7 @@ def play(sampler, count, rates, reports=True):
         members = [Trajectory(task=task, turns=(), stop=StopReason.DONE, metrics=each) for each in metrics]
         groups.append(Group(task=task, trajectories=tuple(members)))
     sampler.learn(places, groups)
-    return Counter(group.task.env for group in groups)
+    return [group.task for group in groups]
 
 
 def test_fixed_weights_are_met_to_the_group():
@@ -95,6 +99,15 @@ def test_success_is_averaged_over_steps():
     assert play(sampler, 30, {"a": 0.0})["a"] > 0
     assert sampler.metrics()["rollout/env=a/success_average"] == pytest.approx(0.8)
     assert sampler.metrics()["rollout/env=a/share"] == pytest.approx(0.28 / 2.28)
+
+
+def test_each_environment_learns_how_its_own_tasks_went():
+    sampler, rates = make(weights=(1, 1, 1), task_rule="hard"), {"a": 1.0, "b": 0.5, "c": 0.0}
+    tasks = play_tasks(sampler, 6, rates)
+    learnt = sampler.state_dict()["samplers"]
+    assert {f"{env}/{own}": rate for env in SIZES for own, rate in learnt[env]["rates"].items()} == {
+        task.id: rates[task.env] for task in tasks
+    }
 
 
 def test_what_reports_no_success_keeps_its_weight():
