@@ -14,6 +14,7 @@ import pytest
 from byte_render import Scripted, Watched, play, policy, says
 from turnwise import Episode, ToolEnv, reward, tool
 from turnwise.agents import ScriptedAgent
+from turnwise.envs.host import Host
 from turnwise.rollout import Limits, run_episode, run_groups
 from turnwise.tools import abandoned_threads
 from turnwise.types import Step, StopReason, Task
@@ -58,6 +59,23 @@ def test_a_reset_that_hangs_and_a_close_that_hangs():
     scored = play(Watched("a"), Scripted(Step(done=True, rewards={"r": 1.0}), closing=sleep), env_seconds=0.1)
     assert (scored.stop, scored.reward) == (StopReason.DONE, 1.0), "a clean-up that hangs costs no score"
     assert scored.failure.startswith("task 't': close: no answer within 0.1 seconds (")
+
+
+def test_the_time_of_a_call_begins_anew_while_another_episode_holds_its_process():
+    looks = []
+
+    class Crowded(Host):
+        def is_held_up(self):
+            looks.append("look")
+            return len(looks) < 3
+
+    class Placed(Scripted):
+        host = Crowded()
+
+    episode = play(Watched("a"), Placed(sleep), env_seconds=0.1)
+    assert episode.failure.startswith("task 't': step: no answer within 0.1 seconds (")
+    assert len(looks) == 3
+    assert episode.seconds > 0.29, "three times as long as it may take"
 
 
 @pytest.mark.parametrize("place", ["step", "opening", "closing"])

@@ -172,6 +172,7 @@ def test_a_full_conversation_that_is_rewritten_goes_on_is_paid_and_remembered():
     )
     assert (episode.stop, len(episode.turns)) == (StopReason.DONE, 2)
     assert (episode.turns[0].rewards, episode.metrics) == ({"r": 3.0}, {"m": 1.0})
+    assert episode.turns[0].env_seconds < episode.seconds, "a rewrite took no time of its own"
     assert [turn.opens_row for turn in episode.turns] == [True, True]
 
 
