@@ -54,9 +54,10 @@ def test_a_quick_tool_that_blocks_the_loop_is_named_once(caplog):
     assert re.match(WORDS, caplog.messages[0])
 
 
-def test_a_reward_and_an_async_step_that_never_yield_are_named_too(caplog):
+def test_a_reward_and_calls_of_an_environment_that_never_yield_are_named_too(caplog):
     class Sleeper(Env):
         async def reset(self, task, episode_seed):
+            time.sleep(1.2 if task.id == "t0" else 0)
             return [Message(role="user", content="hi")]
 
         async def step(self, message):
@@ -71,7 +72,8 @@ def test_a_reward_and_an_async_step_that_never_yield_are_named_too(caplog):
     with caplog.at_level(logging.WARNING):
         play(Sleeper(), "x")
         play(ToolEnv(tasks=TASKS, rewards=[dawdle]), "x")
-    first, second = caplog.messages
+    opening, first, second = caplog.messages
+    assert re.match(r"reset of task 't0' has blocked all .*test_row_06.*:\d+ in reset\)", opening)
     assert re.match(r"step of task 't0' has blocked all .*test_row_06.*:\d+ in step\)", first)
     assert re.match(r"reward 'dawdle' in step of task 't0' has blocked all .*test_row_06.*:\d+ in dawdle\)", second)
 

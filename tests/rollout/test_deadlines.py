@@ -8,14 +8,17 @@ import sys
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from byte_render import Scripted, Watched, play, policy, says
 from turnwise import Episode, ToolEnv, reward, tool
 from turnwise.agents import ScriptedAgent
+from turnwise.envs.boundary import Boundary
 from turnwise.envs.host import Host
 from turnwise.rollout import Limits, run_episode, run_groups
+from turnwise.rollout.boundary import _Watch
 from turnwise.tools import abandoned_threads
 from turnwise.types import Step, StopReason, Task
 
@@ -127,6 +130,19 @@ def test_a_call_that_takes_long_is_named_before_its_deadline(monkeypatch, caplog
         r"task 't': step has not answered for \d seconds \(.*test_deadlines\.py:\d+ in nap\); its episode fails after"
     )
     assert re.match(words, caplog.messages[0])
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "seconds", "left"),
+    [(0, 25, 25), (10, 25, 15), (10, 100, 20), (40, 100, 60), (40, None, 30), (110, 100, 30)],
+)
+def test_a_call_is_looked_at_when_it_has_taken_long_and_when_too_long(monkeypatch, elapsed, seconds, left):
+    """It has taken long after 30 seconds."""
+    monkeypatch.setattr("turnwise.rollout.boundary._WORD_AFTER", 30)
+    monkeypatch.setattr("turnwise.rollout.boundary.time", SimpleNamespace(monotonic=lambda: 500))
+    boundary = Boundary()
+    boundary.since = 500 - elapsed
+    assert _Watch(Scripted(), TASKS[0], boundary, seconds, print)._until_next_look() == left
 
 
 class Stuck(ToolEnv):

@@ -199,6 +199,17 @@ def test_a_timeout_of_the_engines_own_is_not_a_limit_of_ours():
         play(Broken("a"), Scripted(Step(done=True)))
 
 
+def test_an_engine_that_cancels_a_turn_cancels_its_episode_and_keeps_nobody_waiting():
+    class Closed(Watched):
+        async def generate(self, session, prompt_ids, sampling):
+            raise asyncio.CancelledError
+
+    who = PolicyAgent(engine=Closed("a"), render=ByteRender())
+    episode = run_episode(who, Scripted(Step(done=True)), TASK, episode_seed=0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(episode, 10))
+
+
 @pytest.mark.parametrize(
     ("limits", "stop", "tail"),
     [
