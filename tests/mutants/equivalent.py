@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 _FLEET = "src/turnwise/rollout/fleet.py"
+_STREAM = "src/turnwise/rollout/stream.py"
+_COLLECTOR = "src/turnwise/rollout/collector.py"
 _DATA_PARALLEL = "src/turnwise/learner/parallel/data_parallel.py"
 _CROSS_SCORE = "src/turnwise/learner/cross_score.py"
 _LOSS_INPUTS = "src/turnwise/learner/loss_inputs.py"
@@ -11,6 +13,26 @@ _MIXTURE = "src/turnwise/rollout/mixture_sampler.py"
 REASONS: Mapping[tuple[str, str, str], str] = {
     (_FLEET, "self.life = 0", "self.life = 1"): "lives are only compared with one another",
     (_FLEET, "member.life += 1", "member.life += 2"): "lives are only compared with one another",
+    (
+        _FLEET,
+        "if len(self._offers) > _OFFERS_KEPT * len(self._members):  # most are outdated",
+        "if (len(self._offers) >= _OFFERS_KEPT * len(self._members)):  # most are outdated",
+    ): "when outdated offers are thrown away changes no choice",
+    (
+        _FLEET,
+        "if len(self._offers) > _OFFERS_KEPT * len(self._members):  # most are outdated",
+        "if len(self._offers) > (_OFFERS_KEPT / len(self._members)):  # most are outdated",
+    ): "when outdated offers are thrown away changes no choice; more often only takes longer",
+    (
+        _STREAM,
+        "if left is not None and left <= 0:",
+        "if left is not None and (left < 0):",
+    ): "a wait of no time at all is followed by another look at the clock",
+    (
+        _COLLECTOR,
+        "self.begin(0, lambda done, total: None)",
+        "self.begin(1, lambda done, total: None)",
+    ): "the number of episodes is shown to nobody before the first round",
     (
         _DATA_PARALLEL,
         "loads = [0] * world",

@@ -283,6 +283,24 @@ def test_a_summary_by_hand():
     }
 
 
+def test_a_summary_of_a_mixture_is_also_one_of_each_environment():
+    def of(env, *trajectories):
+        return Group(task=Task(id="t", env=env), trajectories=trajectories)
+
+    groups = [
+        of("bandit", episode(turn(1, 2, win=1.0), success=1.0), episode(turn(1, 2), success=0.0)),
+        of("maze", episode(turn(1, 5, win=4.0), depth=3.0)),
+        of("bandit", episode(stop=StopReason.ENV_FAILED)),
+    ]
+    summary = summarise(groups)
+    assert (summary["rollout/episodes"], summary["rollout/reward"]) == (4, pytest.approx(5 / 3))
+    bandit = {"rollout/episodes": 3, "rollout/failed": 1, "rollout/reward": 0.5, "reward/win": 0.5, "env/success": 0.5}
+    maze = {"rollout/episodes": 1, "rollout/failed": 0, "rollout/reward": 4.0, "reward/win": 4.0, "env/depth": 3.0}
+    for env, expected in (("bandit", bandit), ("maze", maze)):
+        assert {name: summary[name.replace("/", f"/env={env}/")] for name in expected} == expected
+    assert "env/env=maze/success" not in summary
+
+
 def test_a_summary_of_nothing_but_failures_is_still_a_summary():
     summary = summarise([group(episode(stop=StopReason.ENV_FAILED))])
     assert (summary["rollout/failed"], summary["rollout/reward"], summary["rollout/stop_done"]) == (1, 0, 0)

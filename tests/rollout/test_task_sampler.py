@@ -35,6 +35,8 @@ def test_uniform_goes_through_all_tasks_before_any_comes_again():
     assert [sorted(drawn[start : start + 12]) for start in (0, 12, 24)] == [list(range(12))] * 3
     draws.learn(drawn[:2], [played(0, 0.5), played(1, 0.5)])
     assert draws.state_dict()["rates"] == {}, "what it has no use for it does not keep"
+    draws.load_state_dict({"position": 0, "draws": 0, "rates": {3: 0.5}})  # of a run by another rule
+    assert sorted(place for _ in range(3) for place in draws.draw(4)) == list(range(12))
 
 
 def _weigh(rule, rates, draws=400):
