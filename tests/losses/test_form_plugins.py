@@ -17,6 +17,10 @@ def plain(logprob, old_logprob, advantage, *, clip_high: float, scale: float = 1
     return PolicyLoss(loss=-scale * advantage * logprob + shared, clipped=logprob > clip_high)
 
 
+def scaled(logprob, old_logprob, advantage, scale: float) -> PolicyLoss:
+    return plain(logprob, old_logprob, advantage, clip_high=9.0, scale=scale)
+
+
 def number(logprob, old_logprob, advantage) -> float:
     return 1.0
 
@@ -46,6 +50,12 @@ def test_ones_own_gets_settings_arguments_and_segments_by_name():
         "kl_in": "kl_coef",
         "kl_estimator": "kl_coef",
     }
+
+
+def test_what_follows_the_three_tensors_is_an_argument_of_its_own():
+    assert run(LossSettings(form=scaled, args={"scale": 2.0})).loss.tolist() == [-2.0, 4.0]
+    with pytest.raises(ConfigError, match=r"loss.args: .*scaled missing a required argument: 'scale'"):
+        run(LossSettings(form=scaled))
 
 
 def test_a_broken_one_is_one_line():

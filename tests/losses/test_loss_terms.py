@@ -87,3 +87,13 @@ def test_value_loss_with_and_without_clipping():
     assert clipped.tolist() == pytest.approx([0.32, 0.405, 0.32])
     clipped.sum().backward()
     assert value.grad.tolist() == pytest.approx([0.0, -0.9, 0.0])
+
+
+def test_a_value_is_held_near_its_old_one_on_the_way_down_too():
+    """From an old value 2 towards 0: at 1 the plain loss is .5; held at 1.8 it is 1.62, with no gradient."""
+    value = torch.tensor([1.0, 1.9], dtype=torch.double, requires_grad=True)
+    old, target = torch.full((2,), 2.0, dtype=torch.double), torch.zeros(2, dtype=torch.double)
+    clipped = value_loss(value, old, target, clip=0.2)
+    assert clipped.tolist() == pytest.approx([1.62, 1.805])
+    clipped.sum().backward()
+    assert value.grad.tolist() == pytest.approx([0.0, 1.9])
