@@ -198,7 +198,6 @@ class RolloutStream:
             play = _Play(number=number, place=place, job=job, version=self._version, task=task)
             task.add_done_callback(partial(self._note_end, play))
             self._begun.append(play)
-        self._begun.sort(key=lambda play: play.number)
 
     async def _take(self, step: int, progress: Callable[[int, int], None]) -> list[Group]:
         """As many groups as a step has, of those that have ended: the oldest, once what must be among them is."""
@@ -256,12 +255,11 @@ class RolloutStream:
             if play.done and (error := play.task.exception()) is not None:
                 raise error
         wanted, staleness = self._settings.groups_per_step, self._settings.staleness
-        lacking = {}
-        for later in range(staleness + 1) if leaves_room else (0, staleness):
+        lacking = {step: wanted - sum(play.done for play in self._begun)}
+        for later in range(staleness) if leaves_room else (0,):
             version = step + later - staleness
             begun = [play for play in self._begun if play.version <= version]
-            must = wanted if later == staleness else min(wanted, len(begun) - later * wanted)
-            lacking[version] = must - sum(play.done for play in begun)
+            lacking[version] = min(wanted, len(begun) - later * wanted) - sum(play.done for play in begun)
         return {version: groups for version, groups in lacking.items() if groups > 0}
 
     def _is_due(self, play: _Play, step: int) -> bool:
