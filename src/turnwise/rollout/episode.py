@@ -181,7 +181,6 @@ def _describe(local: Mapping[str, object]) -> str:
 
 
 calls_foreign_code(_Conversation.run, _describe)
-calls_foreign_code(_Conversation._take, _describe)
 
 
 def _is_full(session: Session) -> bool:
