@@ -27,6 +27,10 @@ def scaled(tokens: TokenBatch, *, gamma: float, factor: float = 2.0) -> Credit:
     return Credit(advantage=factor * gamma * tokens.reward)
 
 
+def divided(tokens: TokenBatch, by: float) -> Credit:
+    return Credit(advantage=tokens.reward / by)
+
+
 @estimator(needs_critic=True)
 def without_targets(tokens: TokenBatch) -> Credit:
     return Credit(advantage=tokens.reward)
@@ -56,6 +60,8 @@ def test_ones_own_gets_settings_and_arguments_by_name():
     assert estimate(tokens(), by_object).advantage.tolist() == [1.0, 0.0, 3.0]
     assert "gamma" not in settings.unread()
     assert settings.unread()["lam"] == "estimator"
+    no_settings = CreditSettings(estimator=divided, args={"by": 2.0})
+    assert estimate(tokens(), no_settings).advantage.tolist() == [0.5, 0.0, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,7 @@ def test_ones_own_gets_settings_and_arguments_by_name():
     [
         ("scaled", {"facter": 1.0}, "has no argument 'facter' .did you mean 'factor'.*; its arguments are: factor"),
         ("scaled", {"factor": "much"}, 'credit.args.factor: expected a number, got "much"'),
+        ("divided", {}, "credit.args: .*divided missing a required argument: 'by'"),
         ("scald", {}, "has no 'scald' .did you mean 'scaled'"),
         ("no_credit", {}, "no_credit returned Tensor: return turnwise.credit.base.Credit"),
         ("too_few", {}, r"too_few returned advantages of shape \[2\] for 3 credited tokens: return one per token"),

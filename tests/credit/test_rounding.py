@@ -80,3 +80,30 @@ def test_errors_of_a_discounted_sum_add_up_as_squares():
     assert sums.tolist() == pytest.approx([5.0, 4.0, 2.0])
     assert discounted_error(error, torch.tensor([0, 0, 1]), 0.5)[0] == pytest.approx((9 + 4) ** 0.5)
     assert discounted_error(None, torch.tensor([0, 0, 1]), 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("estimator", "settings", "paid", "advantage"),
+    [
+        # Errors 1 and 4, and √8.5 of the mean: deviations up to 3.08 and 4.95 are none, and these are ± 4.
+        ("gae", {"gamma": 0.5, "lam": 0.5}, 8.0, [1.0, 0.0]),
+        ("turn-gae", {"turn_gamma": 0.5, "turn_lam": 0.5}, 8.0, [1.0, 0.0]),
+        # Errors 4 and 4, as if nothing were discounted: deviations up to 5.66 are none, and these are ± 6.
+        ("bilevel-gae", {"turn_gamma": 0.5, "turn_lam": 0.5}, 12.0, [0.5**0.5, -(0.5**0.5)]),
+        ("bilevel-gae", {"turn_gamma": 0.5, "turn_lam": 0.5}, 11.0, [0.0, 0.0]),
+    ],
+)
+def test_what_is_no_advantage_by_hand(estimator, settings, paid, advantage):
+    """Two turns of a token each; the first is paid, and the reward of the second has an error of 4."""
+    tokens = TokenBatch(
+        reward=torch.tensor([paid, 0.0], dtype=torch.double),
+        trajectory=torch.tensor([0, 0]),
+        turn=torch.tensor([0, 1]),
+        group=torch.tensor([0]),
+        truncated=torch.tensor([False]),
+        value=torch.zeros(2, dtype=torch.double),
+        final_value=torch.zeros(1, dtype=torch.double),
+        reward_error=torch.tensor([0.0, 4.0], dtype=torch.double),
+    )
+    found = estimate(tokens, CreditSettings(estimator=estimator, **settings)).advantage
+    assert found.tolist() == pytest.approx(advantage)
