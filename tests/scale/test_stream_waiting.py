@@ -206,7 +206,7 @@ def test_only_groups_that_are_due_are_dropped_and_others_take_their_places():
 def test_tasks_are_learnt_of_also_from_groups_that_came_too_late():
     async def run():
         worker = Gated()
-        stream = stream_of(worker, straggler_seconds=0.1, task_sampler="hard")
+        stream = stream_of(worker, straggler_seconds=0.3, task_sampler="hard")
         first = await begin(stream, 0)
         await worker.finish(0, 1, 2)
         await first
