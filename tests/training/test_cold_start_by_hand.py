@@ -1,6 +1,7 @@
 """The cold start's own decisions, with stand-ins for what it drives: what is played, saved, stored and gone on from."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -89,6 +90,15 @@ def test_a_cold_start_that_had_only_played_goes_on_with_what_is_stored(make):
         *("resume 0 of 3", "stage cold start of 3"),
         *(f"imitate {DEMONSTRATIONS} after 0, new", "step 1: 0", "step 2: 1", "step 3: 2"),
     ]
+
+
+def test_a_resumed_cold_start_draws_the_numbers_that_would_have_followed_its_checkpoint(make):
+    random.seed(5)
+    run(make())
+    expected = random.random()
+    random.seed(6)
+    assert make().resume()
+    assert random.random() == expected
 
 
 def test_demonstrations_that_are_not_as_they_were_written_are_played_again(make, tmp_path, caplog):

@@ -4,8 +4,10 @@ Every stand-in writes into one list of events, so that a test reads as the run d
 """
 
 import asyncio
+import random
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, MagicMock
@@ -160,6 +162,23 @@ def test_a_run_from_its_start_to_its_end(make):
     ]
 
 
+def test_garbage_is_collected_once_after_each_step_and_before_what_follows_it(make, monkeypatch):
+    @contextmanager
+    def between_steps():
+        yield lambda: trainer.events.append("collect")
+
+    monkeypatch.setattr(module, "gc_between_steps", between_steps)
+    trainer = make(steps=2, checkpoint={"every": 2})
+    after = [event for event in run(trainer) if event.startswith(("step", "collect", "evaluate", "save"))]
+    assert after[2:] == ["step 1", "collect", "step 2", "collect", "evaluate 2", "save 2"]
+
+
+def test_the_seconds_of_an_update_are_its_own(make):
+    began, trainer = time.monotonic(), make()
+    run(trainer)
+    assert 0 <= trainer.recorder.record_step.call_args.kwargs["update_seconds"] <= time.monotonic() - began
+
+
 def test_a_new_run_forgets_what_an_earlier_one_recorded_and_a_resumed_one_does_not(make):
     first = make(steps=1)
     run(first)
@@ -259,6 +278,18 @@ def test_only_the_first_update_after_sampling_is_on_policy_and_only_the_last_may
     assert asked == [(1, False, False), (2, False, False), (3, True, True)]
 
 
+@pytest.mark.parametrize(("health", "by_env"), [("measured", {"search": "measured too"}), (None, {})])
+def test_environments_are_judged_one_by_one_where_the_run_is_judged(make, monkeypatch, health, by_env):
+    monkeypatch.setattr(module, "measure_health", lambda *given: health)
+    monkeypatch.setattr(module, "measure_envs", lambda groups: {"search": "measured too"})
+    trainer, asked = make(), []
+    trainer.controller.decide = lambda step, health, **given: (
+        asked.append((health, given["by_env"])) or trainer.decision
+    )
+    run(trainer)
+    assert asked == [(health, by_env)]
+
+
 def test_the_end_of_thinking_is_looked_for_without_a_tokenizers_own_marks(make, monkeypatch):
     asked = {}
     monkeypatch.setattr(module, "first_replies", lambda groups, **given: asked.update(given))
@@ -280,6 +311,14 @@ def test_other_settings_make_another_learner_with_the_state_of_the_last_one(make
     asyncio.run(trainer._apply(decided(trainer, step=3)))
     assert len(trainer.learners.made) == 2
     assert trainer.learners.state == {"optimizer": "an old optimizer", "version": 3}
+
+
+def test_an_action_is_applied_after_the_step_that_it_follows_from(make):
+    trainer = make(steps=2, checkpoint={"every": 2})
+    trainer._decide = lambda step, *given: decided(trainer, step=step)
+    run(trainer)
+    assert len(trainer.learners.made) == 3, "the first, and one after each step"
+    assert trainer.learners.state["version"] == 2
 
 
 def test_a_rollback_takes_the_learner_of_its_checkpoint(make):
@@ -348,6 +387,15 @@ def test_a_run_goes_on_from_its_last_whole_checkpoint(make, tmp_path):
     assert (tmp_path / "run/.step-000002.broken").is_dir(), "what was broken is set aside, not overwritten"
 
 
+def test_a_resumed_run_draws_the_numbers_that_would_have_followed_its_checkpoint(make):
+    random.seed(5)
+    run(make(steps=1))
+    expected = random.random()
+    random.seed(6)
+    run(make(steps=1))
+    assert random.random() == expected
+
+
 def test_checkpoints_of_a_cold_start_that_training_outlived_are_removed_on_resume(make, tmp_path):
     """The first process was killed after it saved step 0 and before it removed them."""
     run(make(steps=1))
@@ -356,6 +404,16 @@ def test_checkpoints_of_a_cold_start_that_training_outlived_are_removed_on_resum
     (left / "state.pt").write_bytes(b"of the cold start")
     run(make(steps=2, sft={"demonstrations": 4}))
     assert not left.parent.exists()
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_cold_start_that_goes_on_does_not_begin_the_run_again(make, resumed):
+    trainer = make(sft={"demonstrations": 4}, evaluate={"tasks": 2, "untrained": True})
+    trainer.cold_start = MagicMock(resume=lambda: resumed, run=AsyncMock())
+    events = run(trainer)
+    trainer.cold_start.run.assert_awaited_once()
+    assert ("untrained 0" in events) is not resumed
+    assert trainer.recorder.start.call_count == (0 if resumed else 1)
 
 
 def test_a_run_that_is_finished_has_nothing_left_to_do(make):
