@@ -82,6 +82,7 @@ def test_states_are_told_apart_by_key_and_group():
     cut = play("b", "a", stop=StopReason.MAX_TURNS, tail=(4,))
     batch = Batch.of([group(play("a", "b", "a"), cut), group(play("a", None))])
     assert batch.credited_tokens(batch.reward, None).state.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 2, 2, -1, -1]
+    assert batch.state[batch.tail].tolist() == [-1], "nobody knows what the next turn would have been played in"
     failed = play("z", stop=StopReason.ENV_FAILED)
     assert Batch.of([group(failed, play("a"))]).state.tolist() == [0, 0, 0]
     assert Batch.of([group(TWO_TURNS)]).credited_tokens(torch.zeros(7), None).state is None
@@ -101,8 +102,18 @@ def test_failed_and_moveless_trajectories_are_left_out_and_counted():
     assert batch.group.tolist() == [0, 2]
     assert batch.place == (1, 3)
     assert batch.by_turn(torch.arange(13.0)) == ((), ((2, 3), (6,)), (), ((8, 9), (12,)))
+    three = Batch.of([group(REWRITTEN, failed, REWRITTEN, TWO_TURNS)])
+    assert three.by_turn(torch.arange(19.0)) == (((1, 2), (5,)), (), ((7, 8), (11,)), ((14, 15), (18,)))
     nothing = Batch.of([group(failed)])
     assert (nothing.rows, nothing.by_turn(torch.zeros(0))) == (0, ((),))
+
+
+def test_a_batch_is_as_old_as_its_oldest_turn():
+    def play(*versions):
+        return episode(*(turn([1], [2], opens=place == 0, version=v) for place, v in enumerate(versions)))
+
+    failed = episode(turn([1], [2], opens=True, version=1), stop=StopReason.ENV_FAILED)
+    assert Batch.of([group(play(5, 6), failed), group(play(4, 6), play(7))]).oldest_version == 4
 
 
 def test_truncation_is_not_termination():

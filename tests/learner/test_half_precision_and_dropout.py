@@ -1,5 +1,7 @@
 """Before an update has moved anything, nothing is clipped: neither rounding nor dropout counts as a moved policy."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -85,6 +87,7 @@ def test_the_only_step_needs_no_pass_before_it(monkeypatch):
         ({"tis_cap": 2.0}, torch.float32, True, "learner"),
         ({"kl_coef": 0.1, "kl_in": "reward"}, torch.bfloat16, True, "learner"),
         ({"kl_coef": 0.1, "kl_in": "loss"}, torch.bfloat16, True, "current"),
+        ({"kl_coef": 0.0, "kl_in": "reward"}, torch.bfloat16, True, "current"),
     ],
 )
 def test_whose_logprobs_ratios_are_against(loss, dtype, single_step, expected):
@@ -115,6 +118,9 @@ def test_half_precision_is_seen_in_the_weights_too():
     assert runner.coarsest_dtype(tiny_llama(dtype=torch.float32)) == torch.float32
     assert runner.coarsest_dtype(tiny_llama()) == torch.float32, "what is stored of a double's logprobs"
     assert runner.coarsest_dtype(tiny_llama(dtype=torch.bfloat16)) == torch.bfloat16
+    casting = replace(runner, autocast=torch.float16)
+    assert casting.coarsest_dtype(tiny_llama(dtype=torch.float32)) == torch.float16
+    assert casting.coarsest_dtype(tiny_llama(dtype=torch.bfloat16)) == torch.bfloat16, "the coarser of two"
 
 
 def test_correction_against_the_sampler_contradicts_itself():

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ from turnwise.compute.layers import find_layers
 from turnwise.credit.base import Credit
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.learner import forward_runner as forward_runner_module
 from turnwise.learner import learner as learner_module
 from turnwise.learner import sft as sft_module
 from turnwise.learner.batch import _SHORT_PROMPT, Batch
 from turnwise.learner.check import check_settings
 from turnwise.learner.cross_score import Reply, cross_score
-from turnwise.learner.forward_runner import ForwardRunner, Packing, compiles_whole, mode
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Learner
 from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error, needs_forward
@@ -157,10 +159,10 @@ def test_what_a_critic_explains_by_hand():
     assert small["critic/explained_variance"] == pytest.approx(0.8), "whatever the scale of the rewards"
 
 
-def test_a_logprob_near_zero_carries_the_rounding_of_the_logits_it_is_made_of():
+@pytest.mark.parametrize(("dtype", "roundings"), [(torch.float32, 64 * 2**-23), (torch.bfloat16, 8 * 2**-7)])
+def test_a_logprob_near_zero_carries_the_rounding_of_the_logits_it_is_made_of(dtype, roundings):
     logprob = torch.tensor([-0.001, -1.0, -3.0], dtype=torch.double)
-    error = _logprob_error(logprob, torch.float32)
-    assert (error / error[1]).tolist() == pytest.approx([1.0, 1.0, 3.0])
+    assert (_logprob_error(logprob, dtype) / roundings).tolist() == pytest.approx([1.0, 1.0, 3.0])
 
 
 def test_passes_without_gradients_are_without_dropout_and_leave_every_mode_as_it_was():
@@ -223,6 +225,52 @@ def test_rows_of_one_trajectory_may_be_apart_in_a_pass_without_gradients():
     batch = Batch.of([group(rewritten)])
     assert len(list(runner(token_budget=3).micro_batches(batch))) == 2
     assert len(list(runner(token_budget=3).micro_batches(batch, whole_trajectories=True))) == 1
+
+
+@pytest.mark.parametrize(("ratio", "passes"), [("turn", 2), ("trajectory", 1)])
+def test_rows_of_one_trajectory_are_read_together_where_its_tokens_share_a_ratio(ratio, passes):
+    rewritten = episode(turn([1], [2, 3], opens=True, reward=1.0), turn([4], [5], opens=True))
+    model, ran = tiny_llama(), []
+    trained = learner(model, loss={"form": "gspo", "ratio": ratio}, tokens_per_microbatch=3, packing=False)
+    find_layers(model)[0].register_forward_hook(lambda *_: ran.append(1))
+    trained.update([group(rewritten, rewritten)], seed=0)
+    assert len(ran) == 2 * passes
+
+
+def test_micro_batches_that_had_to_shrink_are_a_metric():
+    model = tiny_llama()
+    trained, groups = learner(model, tokens_per_microbatch=16), [group(GOOD, BAD)]
+    assert "learner/tokens_per_microbatch" not in trained.update(groups, seed=0).metrics
+    trained.runner = replace(trained.runner, token_budget=8)
+    assert trained.update(groups, seed=1).metrics["learner/tokens_per_microbatch"] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "can", "whole"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_checkpoints_between_layers_keep_a_backbone_from_being_one_graph(checkpointing, can, whole, monkeypatch):
+    asked = []
+    monkeypatch.setattr(learner_module, "compiles_whole", lambda *given: can)
+    monkeypatch.setattr(
+        learner_module, "Compiled", lambda *modules, whole_backbones, setting: asked.append(whole_backbones)
+    )
+    learner(tiny_llama(), compile=True, checkpointing=checkpointing)
+    assert asked == [whole]
+
+
+@pytest.mark.parametrize(
+    ("asked", "supported", "packing"),
+    [
+        (None, True, Packing.BY_ROWS),
+        (None, False, Packing.PADDED),
+        (True, True, Packing.BY_ROWS),
+        (True, False, Packing.MASKED),
+        (False, True, Packing.PADDED),
+    ],
+)
+def test_rows_are_packed_as_asked_and_as_the_model_can(asked, supported, packing, monkeypatch):
+    monkeypatch.setattr(forward_runner_module, "supports_varlen_attention", lambda model, device: supported)
+    assert choose_packing(tiny_llama(), CPU, asked=asked) is packing
 
 
 @pytest.mark.parametrize(

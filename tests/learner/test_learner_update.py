@@ -95,6 +95,14 @@ def test_a_sampler_that_disagrees_is_seen():
     assert metrics["policy/steps_taken"] == 4
 
 
+def test_a_samplers_gap_is_measured_before_any_step_has_moved_the_policy():
+    model = tiny_llama()
+    groups = with_exact_logprobs(model, [group(GOOD, BAD)])
+    metrics = _learner(model, epochs=3, lr=0.1).update(groups, seed=0).metrics
+    assert metrics["policy/approx_kl"] > 1e-2, "later steps are far from the sampler"
+    assert metrics["policy/sampler_gap_max"] < 1e-5
+
+
 def test_advantages_come_back_by_turn_and_in_the_order_given():
     failed = episode(turn([1], [2], opens=True), stop=StopReason.ENV_FAILED)
     update = _learner(tiny_llama(), estimator="rloo").update([group(failed, GOOD, BAD)], seed=0)

@@ -116,11 +116,13 @@ def test_masking_leaves_out_what_is_out_of_its_band(model, loss, low, high):
 
 
 def test_a_token_that_no_sampler_drew_counts_once(model):
-    batch, inputs, _ = _prepare(model, tis_cap=1.5, action_mask=False)
+    batch, inputs, metrics = _prepare(model, tis_cap=1.5, action_mask=False)
     read = batch.trained & ~batch.action
     assert int(read.sum()) == 1, "the tool's answer between the two turns"
     assert inputs.sampler_weight[read].tolist() == [1.0]
     assert inputs.old_logprob[read].tolist() == pytest.approx(_exact(model, batch)[read].tolist(), abs=1e-5)
+    sampled = float(inputs.sampler_weight[batch.action].mean())
+    assert metrics["policy/tis_weight"] == pytest.approx(sampled, abs=1e-5), "and is no part of the mean"
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [("turn", [2, 3, 1, 2]), ("trajectory", [5, 3])])
