@@ -1,4 +1,4 @@
-"""What a rank does because of the others, in one process with stand-ins for them: passes without weight, and sums."""
+"""What a rank does because of the others, in one process with stand-ins for them: idle passes, sums, messages."""
 
 import pytest
 import torch
@@ -132,3 +132,78 @@ def test_sums_of_gradients_are_waited_for_and_reach_what_another_rank_alone_has(
     DataParallel(rank=0, world=2).sum_gradients(weights)
     assert [weights[0].grad.tolist(), weights[1].grad.tolist(), weights[2].grad] == [[4.0, 5.0], [1.0, 1.0], None]
     assert events == ["begin", "begin", "wait", "wait"], "all are begun before the first is waited for"
+
+
+class Wire:
+    """What rank 0 sends, in order, for another rank to receive; in the place of torch.distributed."""
+
+    def __init__(self):
+        self.sent = []
+        self.receives = False
+
+    def broadcast(self, tensor, src):
+        assert src == 0
+        if self.receives:
+            tensor.copy_(self.sent.pop(0))
+        else:
+            self.sent.append(tensor.clone())
+
+    def broadcast_object_list(self, values, src, device):
+        assert src == 0
+        if self.receives:
+            values[:] = self.sent.pop(0)
+        else:
+            self.sent.append(list(values))
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    wire = Wire()
+    for name in ("broadcast", "broadcast_object_list"):
+        monkeypatch.setattr(data_parallel.dist, name, getattr(wire, name))
+    return wire
+
+
+def test_a_value_of_rank_0_arrives_with_its_tensors(wire):
+    value = {"step": 3, "moments": [torch.tensor([1.0, 2.0]), torch.tensor(7)], "name": "adam"}
+    assert DataParallel(rank=0, world=2).broadcast(value) is value
+    wire.receives = True
+    found = DataParallel(rank=1, world=2).broadcast(None)
+    assert (found["step"], found["name"], [one.tolist() for one in found["moments"]]) == (3, "adam", [[1.0, 2.0], 7])
+    assert wire.sent == [], "nothing is left that the next exchange would take for its own"
+
+
+def test_a_module_is_prepared_with_the_weights_and_buffers_of_rank_0(wire):
+    first, second = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    torch.nn.init.constant_(first.weight, 3.0)
+    first.running_mean.fill_(4.0)
+    assert DataParallel(rank=0, world=2).prepare(first) is first
+    wire.receives = True
+    DataParallel(rank=1, world=2).prepare(second)
+    assert (second.weight.tolist(), second.running_mean.tolist()) == ([3.0, 3.0], [4.0, 4.0])
+    assert wire.sent == []
+
+
+def test_values_are_gathered_by_rank(monkeypatch):
+    def all_gather_object(values, value):
+        values[:] = ["from rank 0", value, "from rank 2"][: len(values)]
+
+    monkeypatch.setattr(data_parallel.dist, "all_gather_object", all_gather_object)
+    ranks = DataParallel(rank=1, world=3)
+    assert ranks.gather("mine") == ["from rank 0", "mine", "from rank 2"]
+    assert not ranks.agree(lambda: "mine")
+    assert DataParallel(rank=0, world=2).gather("x") == ["from rank 0", "x"]
+    assert DataParallel(rank=0, world=2).agree(lambda: "from rank 0")
+    assert not DataParallel(rank=0, world=2).agree(lambda: "x")
+
+
+def test_ranks_of_whole_copies_meet_at_barriers_and_read_shards_together(monkeypatch):
+    calls = []
+    monkeypatch.setattr(data_parallel.dist, "barrier", lambda: calls.append("barrier"))
+    monkeypatch.setattr(data_parallel, "read_shards", lambda *given, alone: calls.append((*given, alone)))
+    ranks = DataParallel(rank=0, world=2)
+    ranks.barrier()
+    ranks.read_shards("folder", {})
+    assert calls == ["barrier", ("folder", {}, False)]
+    assert not ranks.is_sharded
+    assert [DataParallel(rank=rank, world=2).is_main for rank in range(2)] == [True, False]

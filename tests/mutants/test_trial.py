@@ -53,6 +53,12 @@ def test_what_runs_on_import_is_tried_by_tests_that_execute_the_file_or_make_a_d
     assert choose_tests([caller, maker, other], "src/turnwise/credit/gae.py", 12, 5.0) == [[caller]]
 
 
+def test_tests_whose_processes_are_not_traced_come_after_quicker_ones_that_are():
+    quick = [Traced(f"tests/learner/test_batch_rows.py::test_{n}", 0.1, frozenset({PLACE, OTHER})) for n in range(2)]
+    starter = Traced("tests/learner/test_parallel.py::test_both", 0.0, frozenset(), 33.0)
+    assert choose_tests([starter, *quick], "src/turnwise/credit/gae.py", MODULE_LEVEL, 60.0) == [quick, [starter]]
+
+
 def test_a_function_that_no_test_executes_is_tried_by_tests_of_its_file():
     tests = [Traced("tests/credit/test_gae.py::test_a", 0.1, frozenset({PLACE}))]
     assert choose_tests(tests, "src/turnwise/credit/gae.py", 99, 5.0) == [tests]

@@ -219,8 +219,12 @@ def choose_tests(traced: Sequence[Traced], path: str, first_line: int, patience:
     chosen = chosen or [*starters, *(test for test in by_place[path] if test not in starters)]
     chosen = list(chosen or (test for test in traced if test.test.startswith(f"tests/{room}/")))
     own = tuple(f"tests/{name}/" for name in (room, "mutants"))
-    # A test that executes little else is about this function.
-    chosen.sort(key=lambda test: (not test.test.startswith(own), seconds_of([test]) * len(test.functions), test.test))
+
+    def cost(test: Traced) -> float:
+        """A test that executes little else is about this function; one whose processes are not traced may be."""
+        return seconds_of([test]) * max(len(test.functions), 1)
+
+    chosen.sort(key=lambda test: (not test.test.startswith(own), cost(test), test.test))
     rounds: list[list[Traced]] = []
     for limit in (*_ROUNDS, patience):
         count = min(len(chosen), 1)
