@@ -3,7 +3,9 @@
 import hashlib
 import logging
 import math
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from turnwise.learner import sft as sft_module
 from turnwise.learner.batch import _SHORT_PROMPT, Batch
 from turnwise.learner.check import check_settings
 from turnwise.learner.cross_score import Reply, cross_score
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode, seeded
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Learner
 from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error, needs_forward
@@ -259,6 +261,38 @@ def test_checkpoints_between_layers_keep_a_backbone_from_being_one_graph(checkpo
 
 
 @pytest.mark.parametrize(
+    ("offload", "memory", "gradients", "used"),
+    [(True, True, True, 1), (False, True, True, 0), (True, False, True, 0), (True, True, False, 0)],
+)
+def test_activations_are_offloaded_where_it_is_asked_for_and_of_use(offload, memory, gradients, used, monkeypatch):
+    entered = []
+
+    @contextmanager
+    def note():
+        entered.append(1)
+        yield
+
+    monkeypatch.setattr(forward_runner_module, "activation_offload", note)
+    monkeypatch.setattr(forward_runner_module, "_has_memory_of_its_own", lambda device: memory)
+    with torch.set_grad_enabled(gradients), runner(offload=offload).running(torch.nn.Linear(1, 1), dropout=False):
+        assert len(entered) == used
+    with runner(compiled=SimpleNamespace(in_use=note)).running(torch.nn.Linear(1, 1), dropout=False):
+        assert len(entered) == used + 1, "and what is compiled is in use"
+
+
+def test_chance_within_follows_from_the_seed_and_goes_on_as_before_afterwards():
+    torch.manual_seed(1)
+    drawn, after = [], []
+    for _ in range(2):
+        with seeded(3, CPU):
+            drawn.append(float(torch.rand(())))
+        after.append(float(torch.rand(())))
+    torch.manual_seed(1)
+    assert drawn[0] == drawn[1]
+    assert after == [float(torch.rand(())) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
     ("asked", "supported", "packing"),
     [
         (None, True, Packing.BY_ROWS),
@@ -466,7 +500,15 @@ def test_a_small_gradient_is_taken():
 
 
 def test_a_process_alone_is_the_first_of_one():
-    assert (SINGLE.rank, SINGLE.world, SINGLE.is_main, SINGLE.agree(str)) == (0, 1, True, True)
+    assert (SINGLE.rank, SINGLE.world, SINGLE.is_main, SINGLE.is_sharded) == (0, 1, True, False)
+    assert SINGLE.agree(str)
+
+
+def test_a_process_alone_reads_shards_by_itself_whoever_else_has_begun_an_exchange(monkeypatch):
+    read = []
+    monkeypatch.setattr("turnwise.learner.parallel.base.read_shards", lambda *given, alone: read.append((given, alone)))
+    SINGLE.read_shards("folder", {})
+    assert read == [(("folder", {}), True)]
 
 
 def test_a_process_alone_hashes_the_shards_that_it_wrote(tmp_path, monkeypatch):
