@@ -35,6 +35,11 @@ def test_schedules(schedule, expected):
     assert [learning_rate(settings, step, 6) for step in range(8)] == pytest.approx(expected)
 
 
+def test_a_rate_that_stays_has_no_last_share():
+    unread = {schedule: OptimizerSettings(schedule=schedule).unread() for schedule in ("constant", "linear", "cosine")}
+    assert unread == {"constant": {"final_lr_share": "schedule"}, "linear": {}, "cosine": {}}
+
+
 def _weight(gradient, **settings):
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
@@ -97,6 +102,9 @@ def test_decay_spares_norms_and_biases():
     optimizer.step(0)
     assert float(module.weight.detach()) == pytest.approx(0.9 * weight)
     assert float(module.bias.detach()) == 1.0
+    module.bias.grad = torch.ones(1)
+    optimizer.step(0)
+    assert float(module.bias.detach()) < 1.0, "they learn all the same"
 
 
 def test_steps_too_small_for_half_precision_add_up_in_masters():

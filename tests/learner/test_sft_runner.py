@@ -23,6 +23,11 @@ def test_a_cpu_pads_rows_and_compiles_when_asked():
     assert _make_runner(tiny_llama(), SFTSettings(compile=True), None, SINGLE).compiled is not None
 
 
+def test_chats_take_the_place_of_all_that_the_expert_is_told():
+    assert SFTSettings().unread() == {}
+    assert set(SFTSettings(chats="chats.jsonl").unread()) == {"demonstrations", "split", "workers"}
+
+
 def test_a_model_without_layers_cannot_be_compiled():
     with pytest.raises(ConfigError, match=r"^sft\.compile: Linear has no layers of a known kind"):
         _make_runner(nn.Linear(2, 2), SFTSettings(compile=True), None, SINGLE)

@@ -1,5 +1,7 @@
 """Micro-batches of half the size where the device is full: how small they get, and what a checkpoint says of it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -28,6 +30,15 @@ def test_a_budget_is_halved_and_holds_the_longest_row(tokens, then, caplog):
     assert shrink_runner(runner(tokens), ROWS, full, module, setting="learner.x").token_budget == then
     assert all(weight.grad is None for weight in module.parameters()), "of the pass that failed"
     assert f"learner.x is {then} from here on, it was {tokens}" in caplog.text
+
+
+@pytest.mark.parametrize(("device", "emptied"), [("cpu", 0), ("cuda", 1)])
+def test_what_a_gpu_keeps_for_later_is_given_back_first(device, emptied, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
+    full = replace(runner(16), device=torch.device(device))
+    shrink_runner(full, ROWS, torch.OutOfMemoryError("full"), setting="x")
+    assert len(calls) == emptied
 
 
 @pytest.mark.parametrize("tokens", [4, 3])

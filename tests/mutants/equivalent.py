@@ -9,6 +9,12 @@ _DATA_PARALLEL = "src/turnwise/learner/parallel/data_parallel.py"
 _CROSS_SCORE = "src/turnwise/learner/cross_score.py"
 _LOSS_INPUTS = "src/turnwise/learner/loss_inputs.py"
 _MIXTURE = "src/turnwise/rollout/mixture_sampler.py"
+_LEARNER = "src/turnwise/learner/learner.py"
+_SFT = "src/turnwise/learner/sft.py"
+_FORWARD_RUNNER = "src/turnwise/learner/forward_runner.py"
+_BATCH = "src/turnwise/learner/batch.py"
+_COLD_START = "src/turnwise/training/cold_start.py"
+_UNTYPED = "# type: ignore[no-untyped-call]  # torch leaves it untyped"
 
 REASONS: Mapping[tuple[str, str, str], str] = {
     (_FLEET, "self.life = 0", "self.life = 1"): "lives are only compared with one another",
@@ -53,5 +59,30 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "self._owed = dict.fromkeys(self._samplers, 0.0)",
         "self._owed = dict.fromkeys(self._samplers, 1.0)",
     ): "what environments are owed is only compared with one another",
+    (
+        _LEARNER,
+        f"(0 * idle.sum()).backward()  {_UNTYPED}",
+        f"((0 / idle.sum())).backward()  {_UNTYPED}",
+    ): "a sum of logprobs is below 0, and the gradient of 0 over it is 0 as well",
+    (
+        _SFT,
+        f"(0 * loss).backward()  {_UNTYPED}",
+        f"((0 / loss)).backward()  {_UNTYPED}",
+    ): "the loss of tokens is above 0, and the gradient of 0 over it is 0 as well",
+    (
+        _FORWARD_RUNNER,
+        "spare = batch.micro_batches(1, rows=[batch.shortest_row()])",
+        "spare = batch.micro_batches(2, rows=[batch.shortest_row()])",
+    ): "one row is one micro-batch, however small the budget",
+    (
+        _BATCH,
+        "oldest_version=min((turn.version for _, _, t in kept for turn in t.turns), default=0),",
+        "oldest_version=min((turn.version for _, _, t in kept for turn in t.turns), default=1),",
+    ): "an update of a batch without turns ends before it asks for their age",
+    (
+        _COLD_START,
+        "draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=0)",
+        "draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=1)",
+    ): "only whether tasks can be drawn is asked, not which",
 }
 """By file, the line as it is and the line as mutated."""
