@@ -72,6 +72,17 @@ def test_many_episodes_share_the_process(guess):
     assert len(workers()) == 1
 
 
+def test_an_episode_leaves_nothing_open_there(guess):
+    """A client for each would be kept to the end, with a connection and the certificates: 1 MB an episode."""
+    task = guess.tasks("train")[0]
+    replies = ["<move> look </move>", f"<move> {task.data['colour']} </move>"]
+    play(guess, replies, task)
+    before = workers()[0].num_fds()
+    for _ in range(4):
+        assert play(guess, replies, task).reward == 1.0
+    assert workers()[0].num_fds() == before
+
+
 def test_an_episode_that_fails_there_is_never_scored(guess):
     broken = Task(id="broken", data={"name": "no colour"})
     episode = play(guess, ["<move> look </move>"], broken)

@@ -7,10 +7,12 @@
     -> {"id": 2, "method": "run", "task": {...}, "base_url": "..."}    <- {"id": 2, "rewards": {...}, "metrics": {...}}
 
 Invariant: an episode that failed in the environment's code answers with `error`, never with rewards. The model is
-reached through verifiers' own interception and the OpenAI-compatible endpoint that `base_url` names.
+reached through verifiers' own interception and the OpenAI-compatible endpoint that `base_url` names. An episode leaves
+nothing open here: neither a connection nor a client.
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import os
@@ -20,11 +22,38 @@ import types
 import httpx
 import verifiers.v1 as vf
 from verifiers.v1.clients import EvalClientConfig, ModelContext
+from verifiers.v1.clients.eval import EvalClient
 from verifiers.v1.harness import Harness
+from verifiers.v1.interception.server import InterceptionServer
 from verifiers.v1.runtimes import ProgramResult, SubprocessConfig
 from verifiers.v1.utils.loaders import load_environment
 
 HARNESS = "turnwise_chat"
+KEY = "TURNWISE_API_KEY"
+"""The variable of the gateway's API key, by which its clients are told from those of other models."""
+
+
+@functools.cache
+def http_client() -> httpx.AsyncClient:
+    """One for all episodes: to make one reads the certificates anew, which takes longer than the rest of an episode."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
+
+
+class GatewayClient(EvalClient):
+    """The way to one episode's model, over connections that are shared."""
+
+    def __init__(self, config: EvalClientConfig) -> None:
+        self.base_url, self.api_key, self.headers = config.base_url, os.environ[KEY], {}
+        self.client = http_client()
+
+    async def close(self) -> None:
+        """Other episodes go on with the connections."""
+
+
+def make_client(server: InterceptionServer, config: EvalClientConfig, others) -> EvalClient:  # noqa: ANN001
+    """In place of verifiers' own, which keeps a client for each address to the end: the gateway has one an episode."""
+    return GatewayClient(config) if config.api_key_var == KEY else others(server, config)
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
@@ -46,12 +75,11 @@ class ChatHarness(Harness[ChatHarnessConfig]):
         messages = [{"role": "system", "content": system}] if system else []
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
         messages += [_plain(message) for message in asked]
-        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
-            reply = await http.post(
-                f"{endpoint}/chat/completions",
-                headers={"Authorization": f"Bearer {secret}"},
-                json={"model": ctx.model, "messages": messages},
-            )
+        reply = await http_client().post(
+            f"{endpoint}/chat/completions",
+            headers={"Authorization": f"Bearer {secret}"},
+            json={"model": ctx.model, "messages": messages},
+        )
         failed = reply.status_code != 200
         return ProgramResult(exit_code=int(failed), stdout="", stderr=reply.text[-2000:] if failed else "")
 
@@ -89,7 +117,7 @@ async def answer(env: vf.Env, request: dict) -> dict:
         return {"tasks": [task.data.model_dump(mode="json") for task in chosen]}
     task_cls = type(env.taskset).task_type()
     task = task_cls(task_cls.data_type().model_validate(request["task"]), env.config.taskset.task)
-    client = EvalClientConfig(base_url=request["base_url"], api_key_var="TURNWISE_API_KEY")
+    client = EvalClientConfig(base_url=request["base_url"], api_key_var=KEY)
     context = ModelContext(client=client, model=request.get("model", "policy"), sampling=vf.SamplingConfig())
     (slot,) = env.slots(task)
     episode = await env.run_slot(slot, context)
@@ -107,7 +135,8 @@ async def answer(env: vf.Env, request: dict) -> dict:
 
 async def main() -> None:
     """Answers requests side by side, until its input ends."""
-    os.environ.setdefault("TURNWISE_API_KEY", "turnwise")
+    os.environ.setdefault(KEY, "turnwise")
+    InterceptionServer._client = functools.partialmethod(make_client, others=InterceptionServer._client)
     # What else writes to standard output must not end up between replies.
     wire, sys.stdout = sys.stdout, sys.stderr
 
