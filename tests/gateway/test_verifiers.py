@@ -16,7 +16,7 @@ from turnwise.rollout import run_episode
 from turnwise.types import StopReason
 
 STAND_IN = """
-import json, os, sys, urllib.request
+import json, os, subprocess, sys, urllib.request
 config = json.loads(sys.argv[-1])
 if config["taskset"]["id"] == "absent":
     sys.exit("ModuleNotFoundError: no taskset 'absent'")
@@ -31,6 +31,9 @@ for line in sys.stdin:
         reply["error"] = "TaskError: broken"
     elif request["task"]["name"] == "task-2":
         os._exit(3)
+    elif request["task"]["name"] == "task-4":
+        subprocess.Popen(["sleep", "60"])
+        reply["error"] = "TaskError: has a child"
     else:
         body = {"model": "m", "messages": [{"role": "user", "content": "Which?"}]}
         asked = urllib.request.Request(
@@ -89,6 +92,18 @@ def test_what_fails_there_is_a_failure_and_a_dead_process_is_started_anew(stand_
     dead = play(env, env.tasks("train")[2], "2")
     assert (dead.stop, "the process of verifiers has ended" in dead.failure) == (StopReason.ENV_FAILED, True)
     assert play(env, env.tasks("train")[3], "3").rewards["right"] == 1.0
+
+
+def test_a_dead_process_is_started_anew_though_its_output_is_still_open(stand_in):
+    gc.collect()  # ends the processes of other tests
+    env = VerifiersEnv(taskset="there", command=stand_in, tasks=10, test_tasks=1)
+    assert "has a child" in play(env, env.tasks("train")[4], "4").failure
+    (process,) = children()
+    (holds_its_output,) = process.children()
+    process.kill()
+    process.wait()
+    assert play(env, env.tasks("train")[3], "3").rewards["right"] == 1.0
+    holds_its_output.kill()
 
 
 def test_what_cannot_be_loaded_is_one_line(stand_in):

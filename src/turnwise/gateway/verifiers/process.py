@@ -91,12 +91,17 @@ class _Process:
         self._numbers, self._lock = itertools.count(1), threading.Lock()
         self._pending: dict[int, Future[Reply]] = {}
         self._said: deque[str] = deque(maxlen=20)
-        self.alive = True
+        self._given_up = False
         ready: Future[Reply] = Future()
         self._pending[0] = ready
         for stream, read in ((self._process.stdout, self._read_replies), (self._process.stderr, self._said.extend)):
             threading.Thread(target=read, args=(stream,), name="turnwise-verifiers", daemon=True).start()
         ready.result()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked; by itself, the end of its output tells too late, or never where a child holds it."""
+        return not self._given_up and self._process.poll() is None
 
     def ask(self, request: Mapping[str, Json]) -> "Future[Reply]":
         """Sends a request; its reply is the future's result."""
@@ -113,7 +118,7 @@ class _Process:
 
     def end(self) -> None:
         """Closes its input, and kills it where that does not end it."""
-        self.alive = False
+        self._given_up = True
         with suppress(OSError):
             cast(IO[str], self._process.stdin).close()
         try:
@@ -136,7 +141,7 @@ class _Process:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        self.alive = False
+        self._given_up = True
         said = next((line.strip() for line in reversed(self._said) if line.strip()), "it wrote nothing")
         while self._pending:
             with suppress(KeyError):
