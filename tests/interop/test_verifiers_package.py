@@ -12,19 +12,23 @@ import pytest
 from test_mcp_tools import free_port, wait_for
 
 from byte_render import ByteRender
+from tiny_runs import records
 from turnwise import Task
 from turnwise.agents import PolicyAgent, ScriptedAgent
+from turnwise.cli.main import main
 from turnwise.engines.scripted import ScriptedEngine
 from turnwise.envs.encyclopedia.env import Encyclopedia
 from turnwise.errors import EnvError
 from turnwise.gateway.verifiers import VerifiersEnv
 from turnwise.rollout import Limits, run_episode
+from turnwise.runs import RunDirectory
 from turnwise.types import StopReason
 
 PYTHON = os.environ.get("TURNWISE_VERIFIERS_PYTHON")
 """An interpreter with the package verifiers, whose pins are not ours."""
 LIMITS = Limits(max_turns=100)
-EXAMPLES = str(Path(__file__).parents[2] / "examples" / "verifiers")
+ROOT = Path(__file__).parents[2]
+EXAMPLES = str(ROOT / "examples" / "verifiers")
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VERIFIERS_PYTHON names no interpreter")
 
@@ -32,6 +36,11 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VERIFIERS_PYTHO
 @pytest.fixture(scope="module")
 def guess():
     return VerifiersEnv(taskset="guess_taskset", command=[PYTHON], path=[EXAMPLES], tasks=300, test_tasks=20)
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return VerifiersEnv(taskset="keys_taskset", command=[PYTHON], path=[EXAMPLES], tasks=20, test_tasks=1)
 
 
 def play(env, replies, task):
@@ -134,3 +143,48 @@ def test_what_cannot_be_loaded_is_one_line_and_no_process_is_left():
         VerifiersEnv(taskset="guess_taskset", command=["/no/such/python"])
     gc.collect()
     assert len(workers()) == before
+
+
+@pytest.mark.parametrize(
+    ("moves", "paid", "questions"),
+    [
+        (["ask {0}", "ask {1}", "take {key}"], 1.0, 2.0),
+        (["ask nobody", "take {key}"], 1.0, 1.0),
+        (["ask {0}", "take violet"], 0.0, 1.0),
+        (["ask {0}"] * 4, 0.0, 4.0),
+    ],
+)
+def test_a_task_there_pays_and_measures_by_functions_of_its_own(keys, moves, paid, questions):
+    task = next(task for task in keys.tasks("train") if len(task.data["people"]) == 2)
+    said = [move.format(*task.data["people"], key=task.data["key"]) for move in moves]
+    episode = play(keys, [f"<move> {move} </move>" for move in said], task)
+    assert (episode.failure, episode.stop, len(episode.turns)) == ("", StopReason.DONE, len(moves))
+    assert episode.rewards == {"opened": paid}
+    assert (episode.metrics["questions"], episode.metrics["success"]) == (questions, paid)
+
+
+def train(folder, *overrides):
+    """The evaluations and the steps of a run by the recipe of the examples."""
+    recipe = ["examples/verifiers/recipe.yaml", f"env.args.command=[{PYTHON}]"]
+    assert main(["train", *recipe, *overrides, "--run", str(folder)]) == 0
+    run = RunDirectory.open(folder)
+    return records(run, "evaluate"), records(run, "train")
+
+
+def test_the_recipe_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    small = ["sft.demonstrations=32", "sft.epochs=1", "steps=2", "evaluate.tasks=4"]
+    shape = ["rollout.groups_per_step=2", "rollout.group_size=4", "rollout.turn_tokens=8"]
+    evaluations, steps = train(tmp_path / "run", *small, *shape)
+    assert [record["step"] for record in evaluations] == [0, 2]
+    assert [record["step"] for record in steps] == [1, 2]
+    assert all(step["env/breaks"] == 0 and step["rollout/failed"] == 0 for step in steps)
+
+
+@pytest.mark.slow
+def test_an_agent_learns_to_ask(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    evaluations, steps = train(tmp_path / "run", "steps=8")
+    assert evaluations[0]["evaluate/success"] < 0.3
+    assert evaluations[-1]["evaluate/success"] >= 0.9
+    assert all(step["env/breaks"] == 0 and step["rollout/failed"] == 0 for step in steps)
