@@ -53,7 +53,7 @@ EXCUSED = {
     r"turnwise studio": "serves until it is stopped; tests/studio runs it",
     r"turnwise serve-openenv ": "serves until it is stopped: tests/interop/test_openenv_package.py runs it",
     r"turnwise train examples/openenv/": "needs a server of the openenv package: make test-interop runs it",
-    r"turnwise train examples/verifiers/": "needs an interpreter with the verifiers package: make test-interop trains it",
+    r"turnwise train examples/verifiers/": "needs the verifiers package: make test-interop runs it",
     r"turnwise serve-mcp ": "serves until it is stopped: tests/interop/test_serve_mcp.py runs it",
     r"turnwise train examples/mcp/": "needs the mcp package: make test-interop runs it",
     r"turnwise (check|play|train) (reasoning.gym|textworld|alfworld|scienceworld|textarena|bfcl)": "needs its package: "
