@@ -71,3 +71,4 @@ def test_an_sdks_program_is_played_as_a_command(agent, package):
 def test_the_recipes_are_sound():
     assert load_config(EXAMPLES / "recipe.yaml").env.name == "program"
     assert load_config(EXAMPLES.parent / "mcp" / "recipe.yaml").env.name == "mcp"
+    assert load_config(EXAMPLES.parent / "verifiers" / "recipe.yaml").env.name == "verifiers"
