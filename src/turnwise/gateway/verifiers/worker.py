@@ -136,7 +136,8 @@ async def answer(env: vf.Env, request: dict) -> dict:
 async def main() -> None:
     """Answers requests side by side, until its input ends."""
     os.environ.setdefault(KEY, "turnwise")
-    InterceptionServer._client = functools.partialmethod(make_client, others=InterceptionServer._client)
+    if (own := getattr(InterceptionServer, "_client", None)) is not None:  # else clients are verifiers' own
+        InterceptionServer._client = functools.partialmethod(make_client, others=own)
     # What else writes to standard output must not end up between replies.
     wire, sys.stdout = sys.stdout, sys.stderr
 
