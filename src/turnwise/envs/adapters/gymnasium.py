@@ -104,7 +104,7 @@ class GymnasiumGame(TextGame):
         if count is None or first is None:
             raise EnvError(f"the actions of {id} are {space}; only a Discrete action space can be named in text")
         numbers = range(int(first), int(first) + int(count))
-        names = action_names or KNOWN_NAMES.get(getattr(spec, "name", ""), tuple(map(str, numbers)))
+        names = action_names or self.name_actions(getattr(spec, "name", ""), numbers)
         if len({name.casefold() for name in names}) != len(numbers) or len(names) != len(numbers):
             raise EnvError(f"action_names is {list(names)}; {id} has {len(numbers)} actions: give each its own name")
         self.actions = tuple(names)
@@ -115,6 +115,10 @@ class GymnasiumGame(TextGame):
         self._world: World | None = None
         # Worlds between episodes, which all spawned copies share: making one takes longer than playing in it.
         self._idle: deque[World] = deque()
+
+    def name_actions(self, name: str, numbers: Sequence[int]) -> Sequence[str]:
+        """What the actions of the world of this name are called, unless the caller names them."""
+        return KNOWN_NAMES.get(name, tuple(map(str, numbers)))
 
     def begin(self, task: Task, episode_seed: int) -> None:
         self._start = (task.seed, episode_seed)
@@ -131,13 +135,13 @@ class GymnasiumGame(TextGame):
         return bracket_highlights(drawn) if isinstance(drawn, str) else describe(self._seen)
 
     def play(self, action: str) -> Move:
-        number, before = self._numbers[action], self._seen
+        number, before = self._numbers[action], self.state_key()
         self._past += (number,)
         self._seen, reward, self._terminated, self._truncated, _ = self._inhabited().step(number)
         self._sum += float(reward)
         done = self._terminated or self._truncated
         won = done and (self._sum > 0 if self._threshold is None else self._sum >= self._threshold)
-        moved = describe(before, "") != describe(self._seen, "")
+        moved = self.state_key() != before
         cut_off = self._truncated and not self._terminated
         return Move(reward=float(reward), done=done, success=won, moved=moved, truncated=cut_off)
 
@@ -186,9 +190,13 @@ class GymnasiumGame(TextGame):
             self._world = self._idle.pop() if self._idle else make_world(self._id, self._options)
         seed, episode_seed = self._start
         self._draws = getattr(self._world, "render_mode", None) == "ansi"
-        self._seen, _ = self._world.reset(seed=seed)
+        self._seen = self.draw_level(self._world, seed)
         # From here on the world's own generator, which `reset` seeded, would give all of a group the same noise.
         self._world.unwrapped.np_random = np.random.default_rng(derive_seed(episode_seed, "gymnasium"))
+
+    def draw_level(self, world: World, seed: int) -> object:
+        """Begins the level of a task's seed, and returns what is seen of it."""
+        return world.reset(seed=seed)[0]
 
     def _inhabited(self) -> World:
         assert self._world is not None, "reset takes a world, and only close gives it back"
