@@ -28,6 +28,7 @@ BUILT_IN = {
     "countdown": "turnwise.envs.games.countdown:Countdown",
     "corridor": "turnwise.envs.games.corridor:Corridor",
     "gymnasium": "turnwise.envs.adapters.gymnasium:GymnasiumGame",
+    "minigrid": "turnwise.envs.adapters.minigrid:MiniGridGame",
     "mcp": "turnwise.envs.adapters.mcp:MCPEnv",
     "reasoning_gym": "turnwise.envs.adapters.reasoning_gym:ReasoningGym",
     "textworld": "turnwise.envs.adapters.textworld:TextWorld",
