@@ -85,6 +85,18 @@ def test_a_level_by_hand():
     assert step.rewards["game"] == pytest.approx(1 - 0.9 * 8 / 100), "MiniGrid's own, eight steps of a hundred"
 
 
+def test_a_level_in_words():
+    game, (system, _) = begin(view="words", max_actions=9)
+    assert "facing that way" not in system.content, "there are no symbols to explain"
+    cells = {(3, 2): things.Door("yellow", is_locked=True), (1, 3): things.Key("yellow"), (4, 4): things.Goal()}
+    furnish(game, cells | {(2, 1): things.Lava()}, (2, 2), 0)
+    others = "Locked yellow door: ahead 1. Yellow key: behind 1, right 1. Goal: ahead 2, right 2."
+    assert game.show() == f"Ahead: locked yellow door. Left: lava. Right: free. {others}"
+    step = say(game, "Right || Forward || Right || Pickup")
+    others = "Locked yellow door: behind 1, right 1. Goal: behind 2, left 1."
+    assert step.messages[0].content == f"Ahead: free. Left: free. Right: free. {others}\nYou carry: yellow key"
+
+
 def test_lava_ends_a_level_unpaid():
     game, _ = begin()
     furnish(game, {(2, 1): things.Lava()}, (1, 1), 0)
@@ -153,12 +165,13 @@ def test_the_expert_reaches_every_goal(play, id):
 
 
 @pytest.mark.parametrize(
-    ("id", "said"),
+    ("arguments", "said"),
     [
-        ("FrozenLake-v1", "FrozenLake is no level of MiniGrid"),
-        ("MiniGrid-Emty-v0", "Gymnasium cannot make 'MiniGrid-Emty-v0'"),
+        ({"id": "FrozenLake-v1"}, "FrozenLake is no level of MiniGrid"),
+        ({"id": "MiniGrid-Emty-v0"}, "Gymnasium cannot make 'MiniGrid-Emty-v0'"),
+        ({"view": "image"}, "view is 'image'; it is one of: grid, words"),
     ],
 )
-def test_what_is_no_level_is_refused_in_one_line(id, said):
+def test_what_cannot_be_played_is_refused_in_one_line(arguments, said):
     with pytest.raises(EnvError, match=f"^{said}[^\n]*$"):
-        MiniGridGame(id=id)
+        MiniGridGame(**arguments)

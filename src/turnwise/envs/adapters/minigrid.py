@@ -1,4 +1,4 @@
-"""MiniGrid's levels as games in text: the whole grid in letters, and an expert that walks to the goal.
+"""MiniGrid's levels as games in text: the whole grid in letters or in words, and an expert that walks to the goal.
 
 Invariant: the package is asked for when a game is made and never before. A level's own hash decides its split, so none
 is both trained and tested on, unless there are so few that one split would have none. A letter means the same thing
@@ -10,11 +10,11 @@ import importlib
 import os
 from collections.abc import Mapping, Sequence
 from string import ascii_letters, digits
-from typing import Final, Unpack, cast
+from typing import Final, Literal, TypeAlias, Unpack, cast, get_args
 
 from turnwise.envs.adapters.child import require_package
 from turnwise.envs.adapters.gymnasium import GymnasiumGame, World
-from turnwise.envs.adapters.minigrid_way import GridWorld, Place, Thing, find_way, things_of
+from turnwise.envs.adapters.minigrid_way import STEPS, GridWorld, Place, Thing, find_way, things_of
 from turnwise.envs.games.game import GameOptions, of_same_split
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
@@ -22,6 +22,7 @@ from turnwise.types import Json, Task
 
 ACTIONS: Final = ("Left", "Right", "Forward", "Pickup", "Drop", "Toggle", "Done")
 """In the order of MiniGrid's numbers; Left and Right turn on the spot."""
+View: TypeAlias = Literal["grid", "words"]
 MOST_REDRAWS: Final = 30
 _ENDED_BY_DONE: Final = ("MiniGrid-GoToDoor", "MiniGrid-GoToObject")
 """In all other levels Done does nothing, and is left out."""
@@ -55,6 +56,7 @@ class MiniGridGame(GymnasiumGame):
         *,
         id: str = "MiniGrid-Empty-Random-6x6-v0",
         options: Mapping[str, Json] | None = None,
+        view: View = "grid",
         description: str = "",
         success_at: float | None = None,
         **shared: Unpack[GameOptions],
@@ -64,16 +66,20 @@ class MiniGridGame(GymnasiumGame):
         Args:
             id: The name under which MiniGrid registers it.
             options: The arguments of `gymnasium.make`, such as `max_steps`.
+            view: `grid` draws the level; `words` says what is beside the agent and where things are from it, such as
+                `Ahead: wall. Left: free. Right: free. Goal: behind 2, left 1.`, for models too small to read a drawing.
             description: What the system message says before the mission.
             success_at: The sum of rewards that is a success; by default any above 0, which MiniGrid pays for a mission.
             shared: What all games share; `max_actions` is 100 unless given.
         """
+        if view not in get_args(View):
+            raise EnvError(f"view is '{view}'; it is one of: {', '.join(get_args(View))}")
         require_package("minigrid", "minigrid")
         # The package imports pygame, which greets on standard output.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         importlib.import_module("minigrid")  # which registers its levels
         super().__init__(id=id, options=options, success_at=success_at, **shared)
-        self._description = f"{description}\n" if description else ""
+        self._description, self._view = f"{description}\n" if description else "", view
         if not id.startswith(_ENDED_BY_DONE):
             self.actions = tuple(action for action in self.actions if action != "Done")
 
@@ -95,18 +101,26 @@ class MiniGridGame(GymnasiumGame):
         return seen
 
     def rules(self) -> str:
+        mission = f"{self._description}Mission: {self._grid_world().mission}."
+        symbols = "" if self._view == "words" else f"\n{self._symbols()}"
+        return f"{mission}{symbols}\nActions: {', '.join(self.actions)}"
+
+    def show(self) -> str:
+        """The level, then what the agent carries."""
+        carried = self._grid_world().carrying
+        seen = self._tell() if self._view == "words" else self._draw()
+        return seen if carried is None else f"{seen}\nYou carry: {name_thing(carried)}"
+
+    def _symbols(self) -> str:
+        """What the characters of the drawing mean, of those that no legend explains."""
         occur = {thing.type for thing in self._things().values()}
         lava = f" {_PLAIN['lava']}: lava, ends it." if "lava" in occur else ""
         goal = f" {_PLAIN['goal']}: goal." if "goal" in occur else ""
         edge = " Around it is wall." if self._margin() else ""
-        return (
-            f"{self._description}Mission: {self._grid_world().mission}.\n"
-            f"{' '.join(_AGENT)}: you, facing that way. {_FREE}: free. {_PLAIN['wall']}: wall.{goal}{lava}{edge}\n"
-            f"Actions: {', '.join(self.actions)}"
-        )
+        return f"{' '.join(_AGENT)}: you, facing that way. {_FREE}: free. {_PLAIN['wall']}: wall.{goal}{lava}{edge}"
 
-    def show(self) -> str:
-        """The grid, then a legend of the coloured things in it, then what the agent carries."""
+    def _draw(self) -> str:
+        """The grid, then a legend of the coloured things in it."""
         world, things, margin = self._grid_world(), self._things(), self._margin()
         agent = _place_of(world)
         rows = []
@@ -125,9 +139,20 @@ class MiniGridGame(GymnasiumGame):
             rows.append(" ".join(row))
         if legend:
             rows.append(", ".join(f"{letter}: {name}" for letter, name in sorted(legend.items())))
-        if world.carrying is not None:
-            rows.append(f"You carry: {name_thing(world.carrying)}")
         return "\n".join(rows)
+
+    def _tell(self) -> str:
+        """What is beside the agent, then the goal and all coloured things, seen from it."""
+        world, things = self._grid_world(), self._things()
+        (x, y), facing = _place_of(world), world.agent_dir
+        beside = []
+        for side, turn in (("Ahead", 0), ("Left", -1), ("Right", 1)):
+            across, down = STEPS[(facing + turn) % 4]
+            thing = things.get((x + across, y + down))
+            beside.append(f"{side}: {_name(thing) if thing else 'free'}.")
+        listed = [(place, thing) for place, thing in things.items() if thing.type not in ("wall", "lava")]
+        where = [(_name(thing), _seen_from((x, y), facing, place)) for place, thing in listed]
+        return " ".join((*beside, *(f"{name.capitalize()}: {way or 'here'}." for name, way in where)))
 
     def plan(self) -> list[str]:
         return find_way(self._grid_world())
@@ -167,6 +192,19 @@ class MiniGridGame(GymnasiumGame):
             wanted = _LETTERS[name.replace(f"{thing.color} ", "")]
             self._letters[name] = next(letter for letter in (wanted, *_SPARE) if letter not in taken)
         return self._letters[name]
+
+
+def _name(thing: Thing) -> str:
+    return thing.type if thing.type in _PLAIN else name_thing(thing)
+
+
+def _seen_from(agent: Place, facing: int, place: Place) -> str:
+    """`ahead 2, left 1`; empty for the agent's own place."""
+    across, down = place[0] - agent[0], place[1] - agent[1]
+    (front_x, front_y), (right_x, right_y) = STEPS[facing], STEPS[(facing + 1) % 4]
+    ahead, right = across * front_x + down * front_y, across * right_x + down * right_y
+    ways = {"ahead": ahead, "behind": -ahead, "right": right, "left": -right}
+    return ", ".join(f"{way} {steps}" for way, steps in ways.items() if steps > 0)
 
 
 def name_thing(thing: Thing) -> str:
