@@ -92,6 +92,7 @@ def test_a_level_in_words():
     furnish(game, cells | {(2, 1): things.Lava()}, (2, 2), 0)
     others = "Locked yellow door: ahead 1. Yellow key: behind 1, right 1. Goal: ahead 2, right 2."
     assert game.show() == f"Ahead: locked yellow door. Left: lava. Right: free. {others}"
+    assert game.explain() == "The goal is ahead 2, right 2."
     step = say(game, "Right || Forward || Right || Pickup")
     others = "Locked yellow door: behind 1, right 1. Goal: behind 2, left 1."
     assert step.messages[0].content == f"Ahead: free. Left: free. Right: free. {others}\nYou carry: yellow key"

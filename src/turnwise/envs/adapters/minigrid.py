@@ -158,12 +158,15 @@ class MiniGridGame(GymnasiumGame):
         return find_way(self._grid_world())
 
     def explain(self) -> str:
-        """Places are (row, column) of the grid that is shown, from (0, 0)."""
+        """In the terms of the view: places are (row, column) of the grid that is drawn, from (0, 0)."""
         world, margin = self._grid_world(), self._margin()
+        agent, facing = _place_of(world), world.agent_dir
         goals = [place for place, thing in self._things().items() if thing.type == "goal"]
-        here, *there = [f"({y - margin}, {x - margin})" for x, y in (_place_of(world), *goals)]
+        if self._view == "words":
+            return f"The goal is {_seen_from(agent, facing, goals[0])}." if goals else "There is no goal square."
+        here, *there = [f"({y - margin}, {x - margin})" for x, y in (agent, *goals)]
         goal = f" The goal is at {there[0]}." if there else ""
-        return f"The player is at {here}, facing {_FACING[world.agent_dir]}.{goal}"
+        return f"The player is at {here}, facing {_FACING[facing]}.{goal}"
 
     def state_key(self) -> str:
         """A digest of all that the world holds, also of what the agent of MiniGrid would not see."""
