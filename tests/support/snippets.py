@@ -56,8 +56,8 @@ EXCUSED = {
     r"turnwise train examples/verifiers/": "needs the verifiers package: make test-interop runs it",
     r"turnwise serve-mcp ": "serves until it is stopped: tests/interop/test_serve_mcp.py runs it",
     r"turnwise train examples/mcp/": "needs the mcp package: make test-interop runs it",
-    r"turnwise (check|play|train) (reasoning.gym|textworld|alfworld|scienceworld|textarena|bfcl)": "needs its package: "
-    "make test-envs plays each",
+    r"turnwise (check|play|train) (reasoning.gym|textworld|alfworld|scienceworld|textarena|bfcl|minigrid)": "needs its "
+    "package: make test-envs plays each",
     r"(?s).*AlfWorldServer\(": "needs the alfworld package: tests/interop/envs/test_alfworld.py makes such files",
     r"(?s).*MCPTools\(": "needs the mcp package and a pretrained model: tests/interop has such environments",
     r"turnwise gateway ": "serves until it is stopped; tests/gateway/test_collect.py runs it",

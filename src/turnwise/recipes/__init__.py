@@ -18,7 +18,14 @@ _GROUPS = {
     "Search in documents of your own": ("multihop", "search"),
     "Games: StarPO and StarPO-S": ("starpo",),
     "Conversations longer than their context": ("memory",),
-    "Environments of others, and several in one run": ("reasoning", "textarena", "textworld", "mixture"),
+    "Environments of others, and several in one run": (
+        "reasoning",
+        "textarena",
+        "textworld",
+        "gymnasium",
+        "minigrid",
+        "mixture",
+    ),
     "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games"),
 }
