@@ -111,6 +111,13 @@ def test_done_is_an_action_only_where_it_does_something():
     assert begin(id="MiniGrid-Dynamic-Obstacles-5x5-v0")[0].actions == ("Left", "Right", "Forward")
 
 
+def test_actions_can_be_named_otherwise():
+    game, _ = begin(action_names=["turn left", "turn right", "go", "take", "put", "use", "end"])
+    furnish(game, {(2, 1): things.Goal()}, (1, 1), 3)
+    assert game.actions[-1] == "use"
+    assert game.plan() == ["turn right", "go"]
+
+
 def test_a_wall_that_has_doors_is_drawn():
     _, (system, seen) = begin(id="MiniGrid-GoToDoor-5x5-v0")
     assert "Around it" not in system.content

@@ -57,6 +57,7 @@ class MiniGridGame(GymnasiumGame):
         id: str = "MiniGrid-Empty-Random-6x6-v0",
         options: Mapping[str, Json] | None = None,
         view: View = "grid",
+        action_names: Sequence[str] | None = None,
         description: str = "",
         success_at: float | None = None,
         **shared: Unpack[GameOptions],
@@ -68,6 +69,7 @@ class MiniGridGame(GymnasiumGame):
             options: The arguments of `gymnasium.make`, such as `max_steps`.
             view: `grid` draws the level; `words` says what is beside the agent and where things are from it, such as
                 `Ahead: wall. Left: free. Right: free. Goal: behind 2, left 1.`, for models too small to read a drawing.
+            action_names: Other names for Left, Right, Forward, Pickup, Drop, Toggle and Done, as many as the level has.
             description: What the system message says before the mission.
             success_at: The sum of rewards that is a success; by default any above 0, which MiniGrid pays for a mission.
             shared: What all games share; `max_actions` is 100 unless given.
@@ -78,10 +80,10 @@ class MiniGridGame(GymnasiumGame):
         # The package imports pygame, which greets on standard output.
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         importlib.import_module("minigrid")  # which registers its levels
-        super().__init__(id=id, options=options, success_at=success_at, **shared)
+        super().__init__(id=id, options=options, action_names=action_names, success_at=success_at, **shared)
         self._description, self._view = f"{description}\n" if description else "", view
         if not id.startswith(_ENDED_BY_DONE):
-            self.actions = tuple(action for action in self.actions if action != "Done")
+            self.actions = self.actions[: ACTIONS.index("Done")]
 
     def name_actions(self, name: str, numbers: Sequence[int]) -> Sequence[str]:
         if not name.startswith("MiniGrid-"):
@@ -155,7 +157,7 @@ class MiniGridGame(GymnasiumGame):
         return " ".join((*beside, *(f"{name.capitalize()}: {way or 'here'}." for name, way in where)))
 
     def plan(self) -> list[str]:
-        return find_way(self._grid_world())
+        return [self.actions[ACTIONS.index(action)] for action in find_way(self._grid_world())]
 
     def explain(self) -> str:
         """In the terms of the view: places are (row, column) of the grid that is drawn, from (0, 0)."""
