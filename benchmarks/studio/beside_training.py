@@ -5,6 +5,7 @@ in turn. Steps are alike: an untrained model that learns nothing writes as many 
 evaluations are left out. The estimator is in `windows.py`.
 
     --browser                in Chromium, rather than in a client that asks what the page asks (`page.py`)
+    --pages 10               so many at once, without a browser: they cost more than the noise, and one a tenth of it
     --pairs 48 | --minutes 8   how long: so many pairs of a closed and an open window, or so many minutes in all
     --save FILE              the windows as JSON, after every block
     --join FILE...           measures nothing: the verdict of all these runs together
@@ -60,20 +61,20 @@ class Viewer(Protocol):
 
 
 class Client:
-    """The page without a browser."""
+    """The page without a browser, as often as is asked for."""
 
     settles = 1.0
 
-    def __init__(self, server: Server, run_id: str) -> None:
-        self._url, self._run_id = server.url, run_id
-        self._page: Page | None = None
+    def __init__(self, server: Server, run_id: str, pages: int) -> None:
+        self._url, self._run_id, self._count = server.url, run_id, pages
+        self._pages: list[Page] = []
 
     def open(self) -> None:
-        self._page = Page(self._url, TOKEN, self._run_id)
+        self._pages = [Page(self._url, TOKEN, self._run_id) for _ in range(self._count)]
 
     def close(self) -> None:
-        if self._page is not None:
-            self._page.close()
+        for page in self._pages:
+            page.close()
 
     @property
     def cpu(self) -> float:
@@ -112,10 +113,10 @@ class Browser:
 
 
 @contextmanager
-def viewing(server: Server, *, in_browser: bool) -> Iterator[Viewer]:
+def viewing(server: Server, *, in_browser: bool, pages: int) -> Iterator[Viewer]:
     run_id = find_id(server.ask, "run")
     if not in_browser:
-        yield Client(server, run_id)
+        yield Client(server, run_id, pages)
         return
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
@@ -186,7 +187,7 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> list[Blo
         with (
             training(folder, options.overrides),
             serving(folder) as server,
-            viewing(server, in_browser=options.browser) as viewer,
+            viewing(server, in_browser=options.browser, pages=options.pages) as viewer,
         ):
             time.sleep(_WARM_UP)
             length = len(ORDER) * options.seconds + 2 * viewer.settles
@@ -212,6 +213,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="in all, in place of --pairs")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
     parser.add_argument("--browser", action="store_true", help="Chromium rather than a client")
+    parser.add_argument("--pages", type=int, default=1, help="open at once, without a browser")
     parser.add_argument("--save", type=Path, metavar="FILE")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("overrides", nargs="*", help="of the recipe games-bandit")
@@ -221,9 +223,11 @@ def main() -> None:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
     if options.join:
-        report([block for file in options.join for block in read_blocks(file)], say)
+        report([block for file in options.join for block in read_blocks(file)], say, pages=options.pages)
+    elif options.browser and options.pages != 1:
+        parser.error("--pages: a browser opens one")
     else:
-        report(measure(options, say), say)
+        report(measure(options, say), say, pages=options.pages)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ of the machine is in some blocks, the page's cost in all. The interval is a boot
 
 The cost is what training computes more for a step, and all that the server computes meanwhile, as a share of training's
 CPU: what an open page takes from a machine that has no core to spare. A server without a page counts as cost, too.
+Where one page's cost is lost in the noise, that of ten is not, and one has a tenth of it.
 
 Invariant: a step counts for a window only if it began and ended within it, and windows are compared within their block
 alone.
@@ -17,7 +18,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -89,6 +90,10 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.mean:+.2%}, 95 % interval {self.low:+.2%} to {self.high:+.2%}"
+
+    def divide(self, pages: int) -> "Change":
+        """The part of one page, of so many."""
+        return replace(self, mean=self.mean / pages, low=self.low / pages, high=self.high / pages)
 
     @property
     def verdict(self) -> str:
@@ -174,17 +179,20 @@ def read_blocks(file: Path) -> list[Block]:
     return [tuple(Window(**window) for window in block) for block in json.loads(file.read_text())["blocks"]]
 
 
-def report(blocks: Sequence[Block], say: Callable[[str], None]) -> None:
+def report(blocks: Sequence[Block], say: Callable[[str], None], *, pages: int = 1) -> None:
+    """Says what so many open pages cost, and one of them: each asks for itself, so that costs add up."""
     windows = [window for block in blocks for window in block]
     steps = sum(window.steps for window in windows)
     say(f"{len(blocks)} blocks of {len(ORDER)} windows (closed, open, open, closed), {steps} steps of training")
-    say(f"CPU of a step with the page: {estimate(blocks, cpu_change)}")
+    opened = "the page" if pages == 1 else f"{pages} pages"
+    say(f"CPU of a step with {opened}: {estimate(blocks, cpu_change)}")
     longer = estimate(blocks, time_change)
-    say(f"time of a step with the page: {longer}: {longer.verdict}")
+    say(f"time of a step with {opened}: {longer}")
     for what, is_open in (("closed", False), ("open", True)):
         seen = [window for window in windows if window.is_open is is_open]
         server, page = np.mean([(one.server, one.page) for one in seen], axis=0)
-        say(f"page {what}: server {server:.2%} of a core, page {page:.2%}")
-    say(f"server with the page, as a share of training's CPU: {estimate(blocks, server_share)}")
-    whole = estimate(blocks, cost)
-    say(f"cost of an open page: {whole}: {whole.verdict}")
+        say(f"{what}: server {server:.2%} of a core, {opened} {page:.2%}")
+    say(f"server with {opened}, as a share of training's CPU: {estimate(blocks, server_share)}")
+    for name, change in (("time of a step", longer), ("cost", estimate(blocks, cost))):
+        of_one = change.divide(pages)
+        say(f"{name}, by an open page: {of_one}: {of_one.verdict}")

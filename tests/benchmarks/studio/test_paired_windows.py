@@ -115,8 +115,18 @@ def test_runs_are_joined(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["beside_training", "--join", *map(str, files)])
     beside_training.main()
     assert capsys.readouterr().out.splitlines() == said
-    assert said[-1].startswith("cost of an open page: +")
+    assert said[-1].startswith("cost, by an open page: +")
     assert said[-1].endswith(": not below 1%")
+
+
+def test_one_of_ten_pages_costs_a_tenth():
+    said = []
+    blocks = blocks_of(made_steps(0.05), server=0.004)
+    report(blocks, said.append, pages=10)
+    whole, found = estimate(blocks, cost), estimate(blocks, cost).divide(10)
+    assert (found.mean, found.low, found.high) == pytest.approx((whole.mean / 10, whole.low / 10, whole.high / 10))
+    assert found.low < 0.0054 < found.high
+    assert said[-1] == f"cost, by an open page: {found}: below 1%"
 
 
 def test_steps_are_what_lies_between_two_lines_of_the_stopwatch(tmp_path):
