@@ -13,9 +13,9 @@ from benchmarks.credit.candidates import CANDIDATES
 from benchmarks.harness.benchmark import JobResults, Scope
 from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.report import Picture, Report
-from benchmarks.harness.results import Estimate, estimate_mean, markdown_table, show_number
+from benchmarks.harness.results import Estimate, draw_line, estimate_mean, markdown_table, show_number
 from benchmarks.harness.training import read_column
-from turnwise.runs import Panel, Series
+from turnwise.runs import Panel
 
 Moments: TypeAlias = Mapping[str, Estimate]
 """Of one candidate in one world: `{"bias": ..., "variance": ..., "snr": ...}`."""
@@ -119,7 +119,7 @@ def _learning_table(learning: Mapping[str, Moments], effort: Mapping[str, Mappin
 
 
 def _draw_learning(curves: Mapping[str, Mapping[str, Estimate]]) -> Picture:
-    lines = {name: _line(name, curve) for name, curve in curves.items()}
+    lines = {name: draw_line(name, curve) for name, curve in curves.items()}
     panels = [
         Panel(title=name, series=[line], behind=[other for other in lines.values() if other is not line])
         for name, line in lines.items()
@@ -130,16 +130,6 @@ def _draw_learning(curves: Mapping[str, Mapping[str, Estimate]]) -> Picture:
         panels=panels,
         x_label="training step",
         y_label="success",
-    )
-
-
-def _line(name: str, curve: Mapping[str, Estimate]) -> Series:
-    points = list(curve.values())
-    return Series(
-        name=name,
-        x=[float(step) for step in curve],
-        y=[point.mean for point in points],
-        band=([point.low for point in points], [point.high for point in points]),
     )
 
 

@@ -5,10 +5,11 @@ Invariant: an interval is Student's t over the seeds, each of which counts once;
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from turnwise.evaluation.intervals import student_t
+from turnwise.runs import Series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +56,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left
 def show_number(value: float, digits: int = 3) -> str:
     """A number for a table; a dash where it is not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "–"
+
+
+def draw_line(name: str, curve: Mapping[int, Estimate] | Mapping[str, Estimate]) -> Series:
+    """A curve of estimates by step, with their intervals as its band."""
+    points = list(curve.values())
+    return Series(
+        name=name,
+        x=[float(step) for step in curve],
+        y=[point.mean for point in points],
+        band=([point.low for point in points], [point.high for point in points]),
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.report import Picture, Report
-from benchmarks.harness.results import Estimate, markdown_table
+from benchmarks.harness.results import Estimate, draw_line, markdown_table
 from benchmarks.multihop.questions import (
     RowResults,
     average_steps,
@@ -22,7 +22,7 @@ from benchmarks.multihop.questions import (
 )
 from benchmarks.multihop.results import summarise_kinds
 from benchmarks.multihop.rows import ABLATIONS, BASELINES, CEILINGS, EXPLORING, METHODS, READING, SFT, Row
-from turnwise.runs import Panel, Series
+from turnwise.runs import Panel
 
 _WINDOWS = 8
 """Into how many parts the steps of training are divided where a table shows them."""
@@ -190,7 +190,7 @@ def _mean(curve: Mapping[int, Estimate], steps: Sequence[int]) -> str:
 
 def _draw(rows: Mapping[str, RowResults]) -> Picture:
     """A panel for each row that is trained, the others behind it."""
-    lines = [_line(row.label, curve) for row in _TRAINED if (curve := _success(rows[row.key]))]
+    lines = [draw_line(row.label, curve) for row in _TRAINED if (curve := _success(rows[row.key]))]
     return Picture(
         name="learning",
         title="Success of the episodes sampled in training",
@@ -199,16 +199,6 @@ def _draw(rows: Mapping[str, RowResults]) -> Picture:
         ],
         x_label="training step",
         y_label="success",
-    )
-
-
-def _line(name: str, curve: Mapping[int, Estimate]) -> Series:
-    points = list(curve.values())
-    return Series(
-        name=name,
-        x=[float(step) for step in curve],
-        y=[point.mean for point in points],
-        band=([point.low for point in points], [point.high for point in points]),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.report import Picture, Report
-from benchmarks.harness.results import Estimate, markdown_table
+from benchmarks.harness.results import Estimate, draw_line, markdown_table
 from benchmarks.multihop.results import (
     Ratio,
     Runs,
@@ -105,14 +105,7 @@ def _with_ablations() -> list[tuple[Method, list[Method]]]:
 
 
 def _line(name: str, runs: Runs) -> Series:
-    curve = average_curve(runs)
-    points = list(curve.values())
-    return Series(
-        name=name,
-        x=[float(step) for step in curve],
-        y=[point.mean for point in points],
-        band=([point.low for point in points], [point.high for point in points]),
-    )
+    return draw_line(name, average_curve(runs))
 
 
 def _jobs(results: JobResults, kind: str, key: str, seeds: Sequence[int]) -> Runs:
