@@ -8,7 +8,8 @@ of the machine is in some blocks, the page's cost in all. The interval is a boot
 
 The cost is what training computes more for a step, and all that the server computes meanwhile, as a share of training's
 CPU: what an open page takes from a machine that has no core to spare. A server without a page counts as cost, too.
-Where one page's cost is lost in the noise, that of ten is not, and one has a tenth of it.
+Where one page's cost is lost in the noise, that of ten is not. A tenth of it is too little for one alone, since pages
+of a run share some of the server's work: compare the server's share with one page and with ten.
 
 Invariant: a step counts for a window only if it began and ended within it, and windows are compared within their block
 alone.
@@ -180,7 +181,7 @@ def read_blocks(file: Path) -> list[Block]:
 
 
 def report(blocks: Sequence[Block], say: Callable[[str], None], *, pages: int = 1) -> None:
-    """Says what so many open pages cost, and one of them: each asks for itself, so that costs add up."""
+    """Says what so many open pages cost, and each of them on average; one alone costs more than that."""
     windows = [window for block in blocks for window in block]
     steps = sum(window.steps for window in windows)
     say(f"{len(blocks)} blocks of {len(ORDER)} windows (closed, open, open, closed), {steps} steps of training")
@@ -193,6 +194,7 @@ def report(blocks: Sequence[Block], say: Callable[[str], None], *, pages: int = 
         server, page = np.mean([(one.server, one.page) for one in seen], axis=0)
         say(f"{what}: server {server:.2%} of a core, {opened} {page:.2%}")
     say(f"server with {opened}, as a share of training's CPU: {estimate(blocks, server_share)}")
+    each = "" if pages == 1 else f", of {pages}"
     for name, change in (("time of a step", longer), ("cost", estimate(blocks, cost))):
         of_one = change.divide(pages)
-        say(f"{name}, by an open page: {of_one}: {of_one.verdict}")
+        say(f"{name}, by an open page{each}: {of_one}: {of_one.verdict}")

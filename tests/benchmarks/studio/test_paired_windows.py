@@ -126,7 +126,7 @@ def test_one_of_ten_pages_costs_a_tenth():
     whole, found = estimate(blocks, cost), estimate(blocks, cost).divide(10)
     assert (found.mean, found.low, found.high) == pytest.approx((whole.mean / 10, whole.low / 10, whole.high / 10))
     assert found.low < 0.0054 < found.high
-    assert said[-1] == f"cost, by an open page: {found}: below 1%"
+    assert said[-1] == f"cost, by an open page, of 10: {found}: below 1%"
 
 
 def test_steps_are_what_lies_between_two_lines_of_the_stopwatch(tmp_path):
