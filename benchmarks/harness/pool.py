@@ -37,19 +37,20 @@ def run_jobs(
             if clock.left == 0:
                 workers.ask_to_stop()
                 waiting.clear()
-            for job in _blocked(waiting, outcomes):
-                assert job.after is not None
-                waiting.remove(job)
-                stopped = outcomes[job.after.name].stopped
-                failure = "" if stopped else f"not run, since {job.after.name} failed"
-                outcomes[job.name] = JobOutcome(job=job, failure=failure, stopped=stopped)
-                progress.finished(outcomes[job.name])
+            while blocked := _blocked(waiting, outcomes):  # each may block another in turn
+                for job in blocked:
+                    assert job.after is not None
+                    waiting.remove(job)
+                    stopped = outcomes[job.after.name].stopped
+                    failure = "" if stopped else f"not run, since {job.after.name} failed"
+                    outcomes[job.name] = JobOutcome(job=job, failure=failure, stopped=stopped)
+                    progress.finished(outcomes[job.name])
             worth = [job for job in _ready(waiting, outcomes) if _needed(job, outcomes.values()) <= clock.left]
             for job in worth[: workers.idle]:
                 waiting.remove(job)
                 workers.submit(job)
                 progress.started(job)
-            if not workers.busy and not _blocked(waiting, outcomes):
+            if not workers.busy:
                 break
             for outcome in workers.collect(clock.left) if workers.busy else ():
                 outcomes[outcome.job.name] = outcome
@@ -89,7 +90,8 @@ class _Worker:
     def __init__(self, root: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, far_end = context.Pipe()
-        self.process = context.Process(target=run_worker, args=(far_end, root), daemon=True)
+        # No daemon, since a job may start processes of its own: `stop` ends it, and so does the end of the pipe.
+        self.process = context.Process(target=run_worker, args=(far_end, root))
         self.job: Job | None = None
         self._root, self._began, self._asked_to_stop = root, 0.0, False
         with _variables(VARIABLES):

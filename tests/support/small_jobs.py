@@ -1,6 +1,7 @@
 """Work for jobs, found by other processes by name: each leaves a trace, so that a test can count its calls."""
 
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -52,6 +53,12 @@ def speak(settings, folders):
 
 def look_around(settings, folders):
     return {"threads": torch.get_num_threads(), "process": os.getpid(), "nan": math.nan}
+
+
+def start_processes(settings, folders):
+    """As a cold start does whose demonstrations are played by `sft.workers`."""
+    with multiprocessing.get_context("spawn").Pool(1) as processes:
+        return {"absolute": processes.apply(abs, (-2,))}
 
 
 def go_on(settings, folders):

@@ -19,18 +19,21 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
     """One pool for many facts, since every process costs the import of torch."""
     cold = job("cold", a=2.0)
     broken = job("broken/cold", "break_down")
+    after_broken = job("broken/warm/one", after=broken)
     jobs = [
         job("warm/one", after=cold, b=3.0),
         job("warm/two", after=cold, b=4.0),
         job("dead", "die"),
-        job("broken/warm/one", after=broken),
+        job("broken/evaluated", after=after_broken),
         job("refused", "refuse"),
         job("seen", "look_around"),
+        job("many", "start_processes"),
     ]
     progress = RecordedProgress()
     outcomes = run_jobs(jobs, tmp_path, processes=2, progress=progress)
     assert [one.job.name for one in outcomes] == [
-        *("cold", "warm/one", "warm/two", "dead", "broken/cold", "broken/warm/one", "refused", "seen")
+        *("cold", "warm/one", "warm/two", "dead", "broken/cold", "broken/warm/one", "broken/evaluated"),
+        *("refused", "seen", "many"),
     ]
     by_name = {one.job.name: one for one in outcomes}
 
@@ -40,17 +43,21 @@ def test_jobs_run_resume_and_fail_apart(tmp_path: Path):
     assert seen["threads"] == 1
     assert seen["process"] != os.getpid()
     assert seen["nan"] is None, "the same as when it is read again"
+    assert by_name["many"].result == {"absolute": 2}
 
     assert by_name["dead"].failure == "its process ended with exit code -9"
     assert by_name["broken/warm/one"].failure == "not run, since broken/cold failed"
+    assert by_name["broken/evaluated"].failure == "not run, since broken/warm/one failed"
     assert by_name["refused"].failure == "no such lake: dig one"
     assert "KeyError: 'level 3'; see" in by_name["broken/cold"].failure
     assert "Traceback" in (tmp_path / "broken/cold/log.txt").read_text()
-    assert [one.job.name for one in failures(outcomes)] == ["dead", "broken/cold", "broken/warm/one", "refused"]
+    assert [one.job.name for one in failures(outcomes)] == [
+        *("dead", "broken/cold", "broken/warm/one", "broken/evaluated", "refused")
+    ]
 
-    assert progress.events[0] == ("begin", "8", "0")
+    assert progress.events[0] == ("begin", "10", "0")
     assert progress.events.index(("finished", "cold")) < progress.events.index(("started", "warm/one"))
-    assert ("started", "broken/warm/one") not in progress.events
+    assert not {("started", "broken/warm/one"), ("started", "broken/evaluated")} & set(progress.events)
     assert sorted(name for event, name, *_ in progress.events if event == "finished") == sorted(by_name)
 
     progress = RecordedProgress()
