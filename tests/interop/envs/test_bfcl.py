@@ -105,6 +105,42 @@ def test_too_many_steps_in_one_request_end_the_episode():
     assert steps[-1].metrics["success"] == 0.0
 
 
+@pytest.mark.parametrize("requests", [0, 2, 4])
+def test_requests_before_the_first_that_fails_are_paid_in_part(requests):
+    async def play():
+        env = Bfcl(**FILES, partial=0.4)
+        episode = env.spawn()
+        (task,) = (one for one in env.tasks("train") if one.id == "multi_turn_base_1")
+        await episode.reset(task, 0)
+        while True:
+            done = episode._dialogue.turn
+            step = await episode.step(episode.expert() if done < requests else Message(role="assistant", content="No."))
+            if step.done:
+                await episode.close()
+                return step
+
+    step = asyncio.run(play())
+    passed = float(requests == 4)
+    assert step.metrics["passed_requests"] == requests / 4
+    assert step.metrics["success"] == step.rewards["checker"] == passed
+    assert step.rewards["requests"] == pytest.approx(0.0 if passed else 0.1 * requests)
+
+
+def test_a_request_that_takes_too_many_steps_costs_itself_and_those_after_it():
+    async def play():
+        env = Bfcl(**FILES, max_steps=4, partial=1.0)
+        episode = env.spawn()
+        (task,) = (one for one in env.tasks("train") if one.id == "multi_turn_base_1")
+        await episode.reset(task, 0)
+        while episode._dialogue.turn < 1:
+            await episode.step(episode.expert())
+        return [await episode.step(call("pwd", {})) for _ in range(4)][-1]
+
+    step = asyncio.run(play())
+    assert (step.done, step.rewards) == (True, {"checker": 0.0, "requests": 0.25})
+    assert [message.role for message in step.messages] == ["tool"]
+
+
 def test_a_call_that_takes_too_long_is_told_and_leaves_the_rest_as_it_was():
     async def play():
         env = Bfcl(classes=["MathAPI", "GorillaFileSystem"], seconds=3.0)
@@ -166,6 +202,8 @@ def test_wrong_settings_are_one_line():
         Bfcl(classes=["FileSystem"])
     with pytest.raises(EnvError, match="there is no category 'hard'"):
         Bfcl(categories=["hard"])
+    with pytest.raises(EnvError, match="partial: 2 is not between 0 and 1"):
+        Bfcl(partial=2)
 
 
 def test_what_is_written_as_a_call_are_names_and_literals():

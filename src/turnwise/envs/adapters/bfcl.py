@@ -63,6 +63,7 @@ class Bfcl(Env):
         categories: Sequence[str] = ("base",),
         classes: Sequence[str] | None = None,
         max_steps: int = 20,
+        partial: float = 0.0,
         system: str = "",
         seconds: float = 30.0,
         processes: int = 1,
@@ -75,6 +76,8 @@ class Bfcl(Env):
             classes: Only tasks whose functions are all of these classes, such as `GorillaFileSystem`; all by default.
             max_steps: Messages with calls that one request of the user may take; BFCL's limit, at which an episode has
                 failed.
+            partial: What an episode that does not pass is paid, times the share of the user's requests that BFCL's checker
+                passes before the first that it does not.
             system: The system message, if any; BFCL has none for models that call functions.
             seconds: What the calls of a message, or the checker, may take before they are killed.
             processes: How many processes run the functions, side by side.
@@ -82,7 +85,9 @@ class Bfcl(Env):
         if importlib.util.find_spec("bfcl_eval") is None:
             raise EnvError(f"BFCL is not installed; pip install 'turnwise[bfcl]' && {_NO_DEPS}")
         check_count("max_steps", max_steps)
-        self._max_steps, self._system = max_steps, system
+        if not 0.0 <= partial <= 1.0:
+            raise EnvError(f"partial: {partial} is not between 0 and 1; an episode that passes is paid 1")
+        self._max_steps, self._partial, self._system = max_steps, partial, system
         self._children = Children(_SERVER, {"categories": list(categories)}, count=processes, seconds=seconds)
         self._paces = Paces()
         self._dialogue: _Dialogue | None = None
@@ -219,19 +224,23 @@ class Bfcl(Env):
         )
         dialogue.steps += 1
         if dialogue.steps >= self._max_steps:
-            dialogue.done = True
-            lost = _counts(dialogue) | {"success": 0.0}
-            return Step(messages=replies, rewards={"checker": 0.0}, done=True, metrics=lost)
+            return await self._finish(dialogue, replies)
         return Step(messages=replies, metrics=_counts(dialogue))
 
-    async def _finish(self, dialogue: _Dialogue) -> Step:
+    async def _finish(self, dialogue: _Dialogue, replies: Sequence[Message] = ()) -> Step:
+        """The end: after the last request, or within one that took too many steps, which is not passed."""
         dialogue.done = True
         past = cast(Json, dialogue.past)
-        error, self._generation = await self._thread.run(
+        count, self._generation = await self._thread.run(
             lambda: self._child.open("check", dialogue.name, dialogue.task, past), what="check", seconds=None
         )
-        passed = float(error == "")
-        return Step(rewards={"checker": passed}, done=True, metrics=_counts(dialogue) | {"success": passed})
+        share = cast(int, count) / len(dialogue.asked)
+        passed = float(share == 1.0)
+        rewards = {"checker": passed}
+        if self._partial:
+            rewards["requests"] = self._partial * share * (1.0 - passed)
+        metrics = _counts(dialogue) | {"passed_requests": share, "success": passed}
+        return Step(messages=tuple(replies), rewards=rewards, done=True, metrics=metrics)
 
     def _execute(self, dialogue: _Dialogue, calls: Sequence[Call]) -> list[str]:
         """Runs the calls of one message; where the process that held the episode is gone, its past first."""

@@ -80,11 +80,16 @@ class BfclServer:
         )
         return list(results)
 
-    def check(self, name: str, task: str, turns: Sequence[Sequence[Sequence[tuple[str, Mapping[str, Json]]]]]) -> str:
-        """Empty where the episode passes BFCL's checker, else the type of its error."""
+    def check(self, name: str, task: str, turns: Sequence[Sequence[Sequence[tuple[str, Mapping[str, Json]]]]]) -> int:
+        """How many requests of the user BFCL's checker passes before the first that it does not."""
         decoded = [[[write_call(*call) for call in step] for step in turn] for turn in turns]
-        verdict = multi_turn_checker(decoded, self._truths[task], self._entries[task], task.rsplit("_", 1)[0], name)
-        return "" if verdict["valid"] else str(verdict["error_type"])
+        passed = range(len(decoded), 0, -1)
+        return next((count for count in passed if self._passes(f"{name}_first{count}", task, decoded[:count])), 0)
+
+    def _passes(self, name: str, task: str, decoded: Sequence[Sequence[Sequence[str]]]) -> bool:
+        truth = self._truths[task][: len(decoded)]
+        verdict = multi_turn_checker(decoded, truth, self._entries[task], task.rsplit("_", 1)[0], name)
+        return bool(verdict["valid"])
 
     def close(self, name: str) -> None:
         """Forgets the instances of an episode, the checker's copies included; BFCL keeps them as globals."""
