@@ -67,7 +67,7 @@ def report(scope: Scope, results: JobResults) -> Report:
     base = variant.config("grpo", FIRST_SEED)
     settings = {
         "seeds": ", ".join(map(str, seeds_of(scope))),
-        "model": base.model.name,
+        "model": _name_model(base.model.name),
         "evaluation": f"{variant.questions} questions of {base.evaluate.split} from place {variant.first} on",
         "passages": f"naive RAG reads {variant.passages}",
     }
@@ -84,6 +84,12 @@ def report(scope: Scope, results: JobResults) -> Report:
         settings |= {f"recipe/{name}": path for name, path in variant.recipes.items()}
         settings |= {f"settings/{row.key}": ", ".join(row.overrides) for row in ABLATIONS}
     return replace(made, about=settings | dict(made.about))
+
+
+def _name_model(name: str) -> str:
+    """A hub's id as it is; of a folder or file of the user's, its own name alone."""
+    path = Path(name).expanduser()
+    return path.name if path.exists() else name
 
 
 def seeds_of(scope: Scope) -> range:

@@ -236,6 +236,17 @@ def test_an_evaluation_asks_the_model_that_training_ended_with(small_project, mo
     assert untrained == "small"
 
 
+def test_what_is_published_has_no_path_of_the_users(small_project):
+    """A folder of the user's is shown by its own name, as in the command."""
+    write_data(small_project / "questions")
+    model = small_project / "models" / "Tiny-1K"
+    model.mkdir(parents=True)
+    for given, shown in ((str(model), "Tiny-1K"), ("a/Tiny-1K", "a/Tiny-1K")):
+        about = multihop.report(Scope(quick=False, seeds=1, model=given, data="questions"), {}).about
+        assert about["model"] == shown
+        assert not [value for value in about.values() if str(small_project) in str(value)]
+
+
 def test_the_command_line_names_the_model_and_the_data(small_project, monkeypatch, capsys):
     seen = []
     monkeypatch.setattr(benchmark, "run_jobs", lambda jobs, root, **options: seen.append((jobs[0], root)) or [])
