@@ -50,6 +50,17 @@ def test_a_wrong_focus_ends_the_task_below_zero(env, play):
 
 
 @NEEDS_JAVA
+def test_a_mistake_may_cost_no_more_than_what_was_scored(play):
+    env = ScienceWorld(names=["find-animal"], mistake_score=0.0, think=False)
+    _, steps = play(env, env.tasks("train")[0], ["look around", "focus on agent"])
+    assert steps[-1].done
+    assert (steps[-1].metrics["success"], steps[-1].metrics["score"]) == (0.0, 0.0)
+    paid = [sum(step.rewards.values()) for step in steps]
+    before = steps[0].metrics["score"] - paid[0]  # a task may begin with some
+    assert sum(paid) == pytest.approx(-before)
+
+
+@NEEDS_JAVA
 def test_the_possible_commands_are_listed_on_demand(play):
     env = ScienceWorld(names=["find-plant"], show_commands=True, think=False)
     opening, steps = play(env, env.tasks("test")[0], ["look around", "dance"])

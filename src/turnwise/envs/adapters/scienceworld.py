@@ -28,6 +28,7 @@ class ScienceWorld(ForeignGame):
         *,
         names: Sequence[str] | None = None,
         simplifications: str = "easy",
+        mistake_score: float = -1.0,
         **shared: Unpack[WorldOptions],
     ) -> None:
         """Starts the Java machine, and lists the variations of each task.
@@ -35,6 +36,8 @@ class ScienceWorld(ForeignGame):
         Args:
             names: The tasks, such as `boil` or `find-animal`; all thirty by default.
             simplifications: As ScienceWorld names them, with commas between: `easy` is all of them.
+            mistake_score: The score after a mistake that ends a task, such as to focus on the wrong thing; -1 as in the
+                package. 0 takes back what was scored and no more, so that to try nothing is not better than to err.
             shared: What all text adventures share. Here the world's own parser reads every command, unless
                 `show_commands` lists the possible ones, which are hundreds. The counts of tasks are those of the
                 package, cut to `train_tasks` and `test_tasks`.
@@ -46,7 +49,8 @@ class ScienceWorld(ForeignGame):
         shared.setdefault("listed_only", shared["show_commands"])
         shared.setdefault("max_actions", 100)
         super().__init__(**shared)
-        self.connect({"simplifications": simplifications, "list_commands": self._show_commands or self._listed_only})
+        listing = self._show_commands or self._listed_only
+        self.connect({"simplifications": simplifications, "mistake_score": mistake_score, "list_commands": listing})
         child = self._children.assign()
         known = cast(list[str], child.call("names"))
         for name in names or ():

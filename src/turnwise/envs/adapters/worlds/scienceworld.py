@@ -46,9 +46,9 @@ class Laboratory:
 
 
 class ScienceWorldServer(WorldServer[Laboratory]):
-    """`ScienceWorldServer(simplifications="easy", list_commands=False)`."""
+    """`ScienceWorldServer(simplifications="easy", mistake_score=-1.0, list_commands=False)`."""
 
-    def __init__(self, simplifications: str, list_commands: bool) -> None:
+    def __init__(self, simplifications: str, mistake_score: float, list_commands: bool) -> None:
         super().__init__()
         self._first = ScienceWorldEnv("")  # starts the Java machine, and ends it
         allowed = ["easy", *self._first.get_possible_simplifications()]
@@ -56,6 +56,7 @@ class ScienceWorldServer(WorldServer[Laboratory]):
             if name not in allowed:
                 raise LookupError(f"there is no simplification '{name}'; there are: {', '.join(allowed)}")
         self._simplifications, self._list_commands = simplifications, list_commands
+        self._mistake_score = mistake_score
         self._idle: list[Simulator] = []
 
     def names(self) -> list[str]:
@@ -100,7 +101,7 @@ class ScienceWorldServer(WorldServer[Laboratory]):
             "text": text.replace("\t", " ").strip(),
             "commands": sorted(simulator.getValidActionObjectCombinations()) if self._list_commands else [],
             "plan": list(world.gold[world.done :]),
-            "score": score / _PASSED,
+            "score": self._mistake_score if score < 0 else score / _PASSED,
             "won": score >= _PASSED,
             "done": bool(simulator.getCompleted()) or score < 0,
         }
