@@ -50,6 +50,8 @@ def _make_parser() -> argparse.ArgumentParser:
     ceilings.add_argument("corpus", type=Path)
     ceilings.add_argument("--passages", type=int, default=3, metavar="N", help="that a search shows (default: 3)")
     ceilings.add_argument("--chars", type=int, default=800, metavar="N", help="of each, at most (default: 800)")
+    ceilings.add_argument("--index", choices=("bm25", "dense", "hybrid"), default="bm25", help="(default: bm25)")
+    ceilings.add_argument("--encoder", metavar="NAME", help="of a dense or hybrid index; pooled by the mean")
     divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
     divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
     divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
@@ -102,7 +104,12 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.ceilings import measure_ceilings
 
         return measure_ceilings(
-            options.questions, options.corpus, passages=options.passages, passage_chars=options.chars
+            options.questions,
+            options.corpus,
+            passages=options.passages,
+            passage_chars=options.chars,
+            index=options.index,
+            encoder=options.encoder,
         )
     if options.command == "divide":
         from benchmarks.real.divide import DIVISIONS, divide_questions

@@ -29,17 +29,25 @@ class Reached:
     answer_shown: bool
 
 
-def measure_ceilings(questions: Path, corpus: Path, *, passages: int, passage_chars: int) -> dict[str, object]:
+def measure_ceilings(
+    questions: Path, corpus: Path, *, passages: int, passage_chars: int, index: str = "bm25", encoder: str | None = None
+) -> dict[str, object]:
     """Shares by source, and of all."""
     env = SearchQA(
-        questions={"test": questions}, corpus=corpus, passages=passages, passage_chars=passage_chars, max_turns=6
+        questions={"test": questions},
+        corpus=corpus,
+        index=index,
+        encoder=None if encoder is None else {"encoder": encoder, "pooling": "mean"},
+        passages=passages,
+        passage_chars=passage_chars,
+        max_turns=6,
     )
     reached = asyncio.run(_measure(env))
     by_source: dict[str, list[Reached]] = defaultdict(list)
     for one in reached:
         by_source[one.source].append(one)
     shares = {source: _share(listed) for source, listed in sorted(by_source.items())}
-    return {"passages": passages, "passage_chars": passage_chars, "all": _share(reached), **shares}
+    return {"index": index, "passages": passages, "passage_chars": passage_chars, "all": _share(reached), **shares}
 
 
 async def _measure(env: SearchQA) -> list[Reached]:

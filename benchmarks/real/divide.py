@@ -60,7 +60,7 @@ DIVISIONS: Final = {
     "qwen-500m-short": Division(
         real={"2wiki": 200, "hotpot": 130, "musique": 15},
         written={"compositional": 240, "inference": 20, "comparison": 110, "bridge_comparison": 80},
-        written_for_rl=4400,
+        written_for_rl=1600,
         in_both=(),
         explained=True,
         passages=5,

@@ -3,9 +3,11 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks.real.__main__ import main
+from turnwise.tools.search import encoders
 
 TEXTS = {
     "Lumen": "Lumen is a firm that Ada Brandt founded.",
@@ -54,6 +56,23 @@ def test_ceilings_tell_what_one_search_the_expert_and_known_titles_reach(corpus,
     assert found["all"]["expert"] == 0.5
     cut = ceilings(capsys, corpus, [born], "--chars", "12")
     assert cut["2wiki"]["expert"] == 0.0, "the founder's name is cut off"
+
+
+class Northward:
+    """An encoder by which the north is near to what is up there, and to nothing else."""
+
+    def encode_queries(self, texts):
+        return np.array([[1.0, 0.0] if "north" in text or "up there" in text else [0.0, 1.0] for text in texts])
+
+    encode_passages = encode_queries
+
+
+def test_ceilings_of_an_index_by_meaning(corpus, capsys, monkeypatch):
+    monkeypatch.setattr(encoders, "load_encoder", lambda settings: Northward())
+    north = question("a", "Which lies up there?", "a town", "Vardo")
+    assert ceilings(capsys, corpus, [north])["all"]["question"] == 0.0
+    dense = ceilings(capsys, corpus, [north], "--index", "dense", "--encoder", "northward")
+    assert (dense["index"], dense["all"]["question"]) == ("dense", 1.0)
 
 
 def test_questions_that_are_divided_are_demonstrated_whole_and_else_left_to_rl(corpus, capsys):
