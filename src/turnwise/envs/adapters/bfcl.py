@@ -76,8 +76,8 @@ class Bfcl(Env):
             classes: Only tasks whose functions are all of these classes, such as `GorillaFileSystem`; all by default.
             max_steps: Messages with calls that one request of the user may take; BFCL's limit, at which an episode has
                 failed.
-            partial: What an episode that does not pass is paid, times the share of the user's requests that BFCL's checker
-                passes before the first that it does not.
+            partial: What an episode that does not pass is paid, times the share of requests that BFCL's checker passes
+                before the first that it does not.
             system: The system message, if any; BFCL has none for models that call functions.
             seconds: What the calls of a message, or the checker, may take before they are killed.
             processes: How many processes run the functions, side by side.
