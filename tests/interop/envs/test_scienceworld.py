@@ -3,11 +3,13 @@
 import asyncio
 import shutil
 
+import psutil
 import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
 from turnwise.envs.adapters.scienceworld import ScienceWorld
 from turnwise.errors import EnvError
+from turnwise.types import Message
 
 pytest.importorskip("scienceworld")
 
@@ -31,6 +33,15 @@ def test_the_gold_path_passes_the_task(env, play):
         assert opening[0].content.startswith("Your task is to find a(n) animal.")
         assert steps[-1].done
         assert steps[-1].metrics["success"] == steps[-1].metrics["score"] == 1.0
+
+
+@NEEDS_JAVA
+def test_the_gold_path_is_generated_once_and_passes_again(env, play):
+    task = env.tasks("train")[3]
+    first, again = (play(env, task) for _ in range(2))
+    shown = [[step.messages for step in steps] for _, steps in (first, again)]
+    assert shown[0] == shown[1], "one process: the same commands in the same world"
+    assert again[1][-1].metrics["success"] == 1.0
 
 
 @NEEDS_JAVA
@@ -58,6 +69,25 @@ def test_a_mistake_may_cost_no_more_than_what_was_scored(play):
     paid = [sum(step.rewards.values()) for step in steps]
     before = steps[0].metrics["score"] - paid[0]  # a task may begin with some
     assert sum(paid) == pytest.approx(-before)
+
+
+@NEEDS_JAVA
+def test_an_episode_outlives_its_java_machine():
+    async def play():
+        env = ScienceWorld(names=["find-animal"], think=False)
+        episode = env.spawn()
+        await episode.reset(env.tasks("train")[0], 0)
+        before = await episode.step(Message(role="assistant", content="<answer>look around</answer>"))
+        machines = [one for one in psutil.Process().children(recursive=True) if one.name() == "java"]
+        newest = max(machines, key=lambda one: one.create_time())
+        newest.kill()
+        newest.wait()
+        after = await episode.step(Message(role="assistant", content="<answer>look around</answer>"))
+        await episode.close()
+        return before.messages, after.messages
+
+    before, after = asyncio.run(play())
+    assert before == after
 
 
 @NEEDS_JAVA

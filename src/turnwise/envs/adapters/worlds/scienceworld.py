@@ -1,13 +1,18 @@
 """ScienceWorld in its child process, which starts one Java machine for all its episodes.
 
-Invariant: each episode has a simulator of its own in that machine. The gold path is the package's own, generated when a
-task is loaded; it is followed command by command, whatever else was done in between.
+Invariant: each episode has a simulator of its own in that machine. The gold path is the package's own; it is followed
+command by command, whatever else was done in between. To generate it takes several times what the rest of an episode
+does, so a process does it once for a variation. The process ends with its Java machine, and its episodes go on in a
+new one.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from py4j.protocol import Py4JNetworkError
 from scienceworld import ScienceWorldEnv
 
 from turnwise.envs.adapters.worlds.server import WorldServer
@@ -58,6 +63,7 @@ class ScienceWorldServer(WorldServer[Laboratory]):
         self._simplifications, self._list_commands = simplifications, list_commands
         self._mistake_score = mistake_score
         self._idle: list[Simulator] = []
+        self._gold: dict[tuple[str, int], list[str]] = {}
 
     def names(self) -> list[str]:
         """The tasks that there are."""
@@ -72,11 +78,22 @@ class ScienceWorldServer(WorldServer[Laboratory]):
             found[task] = {"train": self._first.get_variations_train(), "test": self._first.get_variations_test()}
         return found
 
+    def open(self, name: str, setup: Mapping[str, Json], episode_seed: int) -> dict[str, Json]:
+        with _end_with_java():
+            return super().open(name, setup, episode_seed)
+
+    def act(self, name: str, command: str) -> dict[str, Json]:
+        with _end_with_java():
+            return super().act(name, command)
+
     def make(self, setup: Mapping[str, Json]) -> Laboratory:
         simulator = self._idle.pop() if self._idle else self._start_simulator()
-        simulator.load(cast(str, setup["task"]), cast(int, setup["variation"]), self._simplifications, True)
+        key = task, variation = cast(str, setup["task"]), cast(int, setup["variation"])
+        simulator.load(task, variation, self._simplifications, key not in self._gold)
         simulator.reset()
-        return Laboratory(simulator=simulator, gold=list(simulator.getGoldActionSequence()))
+        if key not in self._gold:
+            self._gold[key] = list(simulator.getGoldActionSequence())
+        return Laboratory(simulator=simulator, gold=self._gold[key])
 
     def start(self, world: Laboratory) -> dict[str, Json]:
         seen = world.simulator.step("look around")
@@ -105,3 +122,12 @@ class ScienceWorldServer(WorldServer[Laboratory]):
             "won": score >= _PASSED,
             "done": bool(simulator.getCompleted()) or score < 0,
         }
+
+
+@contextmanager
+def _end_with_java() -> Iterator[None]:
+    """Ends this process at once where its Java machine is gone, as when memory ran out: it would fail every episode."""
+    try:
+        yield
+    except Py4JNetworkError:
+        os._exit(1)
