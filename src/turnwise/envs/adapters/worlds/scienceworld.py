@@ -1,9 +1,8 @@
 """ScienceWorld in its child process, which starts one Java machine for all its episodes.
 
-Invariant: each episode has a simulator of its own in that machine. The gold path is the package's own; it is followed
-command by command, whatever else was done in between. To generate it takes several times what the rest of an episode
-does, so a process does it once for a variation. The process ends with its Java machine, and its episodes go on in a
-new one.
+Invariant: each episode has a simulator of its own in that machine. The gold path is the package's own, generated when a
+task is loaded; it is followed command by command, whatever else was done in between. The process ends with its Java
+machine, and its episodes go on in a new one.
 """
 
 import os
@@ -63,7 +62,6 @@ class ScienceWorldServer(WorldServer[Laboratory]):
         self._simplifications, self._list_commands = simplifications, list_commands
         self._mistake_score = mistake_score
         self._idle: list[Simulator] = []
-        self._gold: dict[tuple[str, int], list[str]] = {}
 
     def names(self) -> list[str]:
         """The tasks that there are."""
@@ -88,12 +86,9 @@ class ScienceWorldServer(WorldServer[Laboratory]):
 
     def make(self, setup: Mapping[str, Json]) -> Laboratory:
         simulator = self._idle.pop() if self._idle else self._start_simulator()
-        key = task, variation = cast(str, setup["task"]), cast(int, setup["variation"])
-        simulator.load(task, variation, self._simplifications, key not in self._gold)
+        simulator.load(cast(str, setup["task"]), cast(int, setup["variation"]), self._simplifications, True)
         simulator.reset()
-        if key not in self._gold:
-            self._gold[key] = list(simulator.getGoldActionSequence())
-        return Laboratory(simulator=simulator, gold=self._gold[key])
+        return Laboratory(simulator=simulator, gold=list(simulator.getGoldActionSequence()))
 
     def start(self, world: Laboratory) -> dict[str, Json]:
         seen = world.simulator.step("look around")
