@@ -31,7 +31,7 @@ EXCUSED = {
     r"turnwise bench ": "a benchmark takes minutes to hours: tests/benchmarks runs each at the size of a test",
     r"make ": "make runs these very tests, or takes minutes",
     r"turnwise train gpu-multihop": "a GPU, pretrained weights and questions that the reader writes first",
-    r"turnwise train gpu-alfworld": "a GPU, pretrained weights and the alfworld package",
+    r"turnwise train gpu-(alfworld|scienceworld|bfcl)": "a GPU, pretrained weights and the package of the environment",
     r"turnwise train .*callbacks=": "a tracker's own package: make test-trackers runs each",
     r"turnwise train .*engine.kind=vllm": "needs the vllm package: make test-vllm trains with it",
     r"turnwise eval .*engine.kind=openai": "a server of the reader's; tests/cli has one",

@@ -22,6 +22,7 @@ _GROUPS = {
         "reasoning",
         "textarena",
         "textworld",
+        "scienceworld",
         "gymnasium",
         "minigrid",
         "mixture",
