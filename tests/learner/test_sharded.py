@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,15 @@ def work(rank, world, port, folder):
         learner_of(CASES["grpo by trajectory"], parallel=parallel, packing=True, skip_zero_rows=True), MIXED
     )[0]
     parallel.barrier()
+    threads = threads_here()
     parallel.leave()
     results["left"] = not torch.distributed.is_initialized()
+    results["threads"] = threads, threads_here()
     torch.save(results, f"{folder}/{rank}.pt")
+
+
+def threads_here():
+    return len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 0
 
 
 def prepared(parallel):
@@ -231,6 +238,15 @@ def test_layers_are_gathered_one_by_one_and_ranks_leave_together(ranks):
         assert one["layers"]
         assert all(one["layers"])
         assert one["left"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted under /proc")
+def test_no_thread_still_speaks_to_other_ranks_after_they_parted(ranks):
+    """One that frees a tensor while the interpreter ends aborts the process; caches of torch keep the group of sharded
+    tensors, and it would be that one."""
+    for one in ranks:
+        before, after = one["threads"]
+        assert after < before
 
 
 def test_each_rank_keeps_its_share_of_the_weights_alone(ranks):

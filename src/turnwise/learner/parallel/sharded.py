@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 
@@ -28,10 +28,15 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def shard_among(ranks: Parallel, device: torch.device) -> Parallel:
-    """The same ranks, sharing one copy of a model on their devices; one process alone has nobody to share with."""
+    """The same ranks, sharing one copy of a model on their devices; one process alone has nobody to share with.
+
+    They share it through a group of their own. Caches of torch keep the group of every sharded tensor, so its threads
+    outlive `leave`; one that frees a tensor while the interpreter ends aborts the process. The threads of the group by
+    which ranks part, which work to the very end, are thus gone before that.
+    """
     if ranks.world == 1:
         return ranks
-    return Sharded(ranks=ranks, mesh=init_device_mesh(device.type, (ranks.world,)), device=device)
+    return Sharded(ranks=ranks, mesh=DeviceMesh.from_group(dist.new_group(), device.type), device=device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
