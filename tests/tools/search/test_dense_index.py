@@ -1,5 +1,6 @@
 """Dense search: cosines of an encoder's vectors, the same whether exact, kept, padded or batched."""
 
+import copy
 import json
 import shutil
 import sys
@@ -11,6 +12,7 @@ from turnwise.errors import ModelError, ToolError
 from turnwise.tools.search import dense
 from turnwise.tools.search.dense import DenseIndex, DenseSettings
 from turnwise.tools.search.hybrid import HybridIndex
+from turnwise.tools.search.nearest import open_nearest
 from turnwise.tools.search.retrieval import Index, Passage
 from turnwise.tools.search.tool import open_index
 
@@ -214,6 +216,23 @@ def test_a_text_longer_than_the_model_can_read_is_cut_to_its_positions(bert):
     encoder = load_encoder(DenseSettings(encoder=str(bert), device="cpu"))
     long, longer = encoder.encode_queries([" ".join(["oslo"] * 10), " ".join(["oslo"] * 100)])
     np.testing.assert_allclose(long, longer, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_without_faiss")
+def test_a_fork_searches_on_the_cpu_whatever_device_its_parent_uses(bert):
+    """A forked process cannot use a GPU; `meta` stands in for one, since nothing can be read from it either."""
+    from turnwise.tools.search.encoders import load_encoder
+    from turnwise.training.forked import map_forked
+
+    expected = DenseIndex(PASSAGES, load_encoder(DenseSettings(encoder=str(bert), device="cpu")), device="cpu")
+    found = expected.query(["ada oslo", "lumen"], k=3)
+    index = copy.copy(expected)
+    index._encoder = load_encoder(DenseSettings(encoder=str(bert), device="meta"))
+    index._nearest = open_nearest(expected._vectors, "", "meta", None)
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        index.query(["ada oslo"], k=3)
+    asked = map_forked(lambda places: [index.query(["ada oslo", "lumen"], k=3)], 1, workers=1, setting="sft.workers")
+    assert asked == [found]
 
 
 def test_dense_and_hybrid_indexes_are_opened_kept_and_made_anew_when_the_encoder_changes(bert, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Encoders of texts: any Hugging Face model by pooling, or a sentence-transformers model. Imported only when used.
 
 Invariant: rows come back in the order of the texts and have length 1, and a text's vector does not depend on its
-neighbours in the batch beyond rounding.
+neighbours in the batch beyond rounding. A fork of the process encodes on the CPU.
 
 Shapes: B texts, T tokens, D dimensions of a vector.
 """
@@ -21,7 +21,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from turnwise.errors import ModelError
 from turnwise.tools.search.dense import DenseSettings, Encoder, require
-from turnwise.tools.search.nearest import pick_device
+from turnwise.tools.search.nearest import OnDevice, pick_device
 from turnwise.tools.search.retrieval import Vectors
 
 _logger = logging.getLogger(__name__)
@@ -84,23 +84,23 @@ class _Batches(ABC):
 class _HuggingFace(_Batches):
     def __init__(self, settings: DenseSettings) -> None:
         super().__init__(settings)
-        self._device = pick_device(settings.device)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(settings.encoder, trust_remote_code=False)
             loaded = AutoModel.from_pretrained(settings.encoder, dtype=torch.float32, trust_remote_code=False)
-            self._model = loaded.to(self._device).eval()
+            self._model = OnDevice(loaded.eval(), pick_device(settings.device))
         except (OSError, ValueError) as error:
             raise _not_an_encoder(settings.encoder, error) from None
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        positions = getattr(self._model.config, "max_position_embeddings", settings.max_tokens)
+        positions = getattr(loaded.config, "max_position_embeddings", settings.max_tokens)
         self._max_tokens = min(settings.max_tokens, self._tokenizer.model_max_length, positions)
 
     def _embed(self, texts: list[str]) -> torch.Tensor:
+        model = self._model.here
         tokens = self._tokenizer(
             texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
-        ).to(self._device)
-        hidden: torch.Tensor = self._model(**tokens).last_hidden_state  # (B, T, D)
+        ).to(model.device)
+        hidden: torch.Tensor = model(**tokens).last_hidden_state  # (B, T, D)
         if self._settings.pooling == "cls":
             return hidden[:, 0]  # (B, D)
         mask = tokens["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
@@ -113,13 +113,14 @@ class _SentenceTransformer(_Batches):
         super().__init__(settings)
         library = import_module("sentence_transformers")
         try:
-            self._model = library.SentenceTransformer(settings.encoder, device=str(pick_device(settings.device)))
+            loaded = library.SentenceTransformer(settings.encoder, device="cpu")
         except (OSError, ValueError) as error:
             raise _not_an_encoder(settings.encoder, error) from None
-        self._model.max_seq_length = min(settings.max_tokens, self._model.max_seq_length or settings.max_tokens)
+        loaded.max_seq_length = min(settings.max_tokens, loaded.max_seq_length or settings.max_tokens)
+        self._model = OnDevice(loaded, pick_device(settings.device))
 
     def _embed(self, texts: list[str]) -> torch.Tensor:
-        vectors: torch.Tensor = self._model.encode(
+        vectors: torch.Tensor = self._model.here.encode(
             texts, batch_size=len(texts), convert_to_tensor=True, show_progress_bar=False
         )
         return vectors

@@ -5,17 +5,22 @@ Invariant: exact search finds the true best, and of equal ones the earlier, what
 Shapes: Q queries, P passages, D dimensions of a vector, K results.
 """
 
+import copy
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from turnwise.errors import ToolError
 from turnwise.tools.search.retrieval import Vectors
+
+T = TypeVar("T", torch.Tensor, nn.Module)
 
 _CELLS = 2**27
 """Scores held at once, so that many queries over many passages do not fill the memory."""
@@ -41,6 +46,26 @@ def pick_device(name: str) -> torch.device:
         raise ToolError(f"device '{name}' cannot be used here: {str(error).splitlines()[0]}") from None
 
 
+class OnDevice(Generic[T]):
+    """A tensor or model on a device: `OnDevice(model, device).here` is the one that this process can use.
+
+    A process that was forked, as those that play demonstrations are, cannot use the GPU of its parent: there it is the
+    one given, which stays on the CPU.
+    """
+
+    def __init__(self, on_cpu: T, device: torch.device) -> None:
+        self._on_cpu: T = on_cpu
+        self._moved: T = on_cpu
+        self._moved_in = os.getpid()
+        if device.type != "cpu":
+            # A model moves in place, and a tensor does not.
+            self._moved = (copy.deepcopy(on_cpu) if isinstance(on_cpu, nn.Module) else on_cpu).to(device)
+
+    @property
+    def here(self) -> T:
+        return self._moved if os.getpid() == self._moved_in else self._on_cpu
+
+
 def open_nearest(vectors: Vectors, faiss: str, device: str, folder: Path | None) -> Nearest:
     """FAISS where it is asked for, or installed with no GPU to do better; else the exact search by torch."""
     place = pick_device(device)
@@ -53,17 +78,18 @@ class Exact:
     """All inner products, then the best of them."""
 
     def __init__(self, vectors: Vectors, device: torch.device) -> None:
-        self._vectors = torch.from_numpy(vectors).to(device)  # (P, D)
+        self._vectors = OnDevice(torch.from_numpy(vectors), device)  # (P, D)
 
     def search(self, queries: Vectors, k: int) -> tuple[Vectors, npt.NDArray[np.int64]]:
-        rows = max(1, _CELLS // len(self._vectors))
+        rows = max(1, _CELLS // len(self._vectors.here))
         parts = [self._search(queries[first : first + rows], k) for first in range(0, len(queries), rows)]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([places for _, places in parts])
 
     @torch.inference_mode()
     def _search(self, queries: Vectors, k: int) -> tuple[Vectors, npt.NDArray[np.int64]]:
-        asked = torch.from_numpy(queries).to(self._vectors.device)  # (Q, D)
-        scores = torch.round(asked @ self._vectors.T, decimals=_DECIMALS)  # (Q, P)
+        vectors = self._vectors.here  # (P, D)
+        asked = torch.from_numpy(queries).to(vectors.device)  # (Q, D)
+        scores = torch.round(asked @ vectors.T, decimals=_DECIMALS)  # (Q, P)
         least = scores.topk(k).values[:, -1:]  # (Q, 1)
         places = torch.empty(len(asked), k, dtype=torch.int64, device=scores.device)  # (Q, K)
         for row, (cosines, bound) in enumerate(zip(scores, least, strict=True)):
