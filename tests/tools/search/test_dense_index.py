@@ -218,6 +218,20 @@ def test_a_text_longer_than_the_model_can_read_is_cut_to_its_positions(bert):
     np.testing.assert_allclose(long, longer, atol=1e-6)
 
 
+def test_a_long_encoding_says_how_far_it_is(bert, monkeypatch, caplog):
+    from turnwise.tools.search import encoders
+
+    seconds = iter(range(0, 100, 6))
+    monkeypatch.setattr(encoders.time, "monotonic", lambda: next(seconds))
+    encoder = encoders.load_encoder(DenseSettings(encoder=str(bert), device="cpu", batch=1))
+    encoder.encode_passages(["oslo"] * 6)
+    # After 6, 12, ... seconds: at 12 for the first time, then not before 24; at the end there is nothing left.
+    assert caplog.messages == [
+        "encoding passages for search: 33%, about 24 s left",
+        "encoding passages for search: 67%, about 12 s left",
+    ]
+
+
 @pytest.mark.usefixtures("_without_faiss")
 def test_a_fork_searches_on_the_cpu_whatever_device_its_parent_uses(bert):
     """A forked process cannot use a GPU; `meta` stands in for one, since nothing can be read from it either."""

@@ -8,6 +8,7 @@ Shapes: B texts, T tokens, D dimensions of a vector.
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,7 +26,10 @@ from turnwise.tools.search.nearest import OnDevice, pick_device
 from turnwise.tools.search.retrieval import Vectors
 
 _logger = logging.getLogger(__name__)
-_MANY = 5000
+_PATIENCE = 10.0
+"""Seconds of encoding before a line says how far it is."""
+_AGAIN = 2.0
+"""The next line comes when so many times as long has passed."""
 
 
 def load_encoder(settings: DenseSettings) -> Encoder:
@@ -63,6 +67,7 @@ class _Batches(ABC):
     def _encode(self, texts: Sequence[str]) -> Vectors:
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         encoded: Vectors | None = None
+        told = _Progress(sum(map(len, texts)))
         for first in range(0, len(order), self._settings.batch):
             places = order[first : first + self._settings.batch]
             with self._one_at_a_time, torch.inference_mode():
@@ -71,14 +76,31 @@ class _Batches(ABC):
             if encoded is None:
                 encoded = np.empty((len(texts), rows.shape[1]), np.float32)
             encoded[places] = rows
-            if (first + len(places)) // _MANY > first // _MANY:
-                _logger.info("encoded %d of %d passages", first + len(places), len(texts))
+            told.add(sum(len(texts[place]) for place in places))
         assert encoded is not None, "there is at least one text"
         return encoded
 
     @abstractmethod
     def _embed(self, texts: list[str]) -> torch.Tensor:
         """One vector per text (B, D), of any length."""
+
+
+class _Progress:
+    """Tells how far a long encoding is, which may take minutes on a CPU; texts come in order of length."""
+
+    def __init__(self, characters: int) -> None:
+        self._characters, self._done = characters, 0
+        self._began = time.monotonic()
+        self._next = _PATIENCE
+
+    def add(self, characters: int) -> None:
+        self._done += characters
+        elapsed = time.monotonic() - self._began
+        if elapsed >= self._next and self._done < self._characters:
+            self._next = _AGAIN * elapsed
+            share = self._done / self._characters
+            left = elapsed * (1 / share - 1)
+            _logger.warning("encoding passages for search: %.0f%%, about %.0f s left", 100 * share, left)
 
 
 class _HuggingFace(_Batches):
