@@ -3,6 +3,7 @@
 python -m benchmarks.real curve runs/sft runs/rl --steps 29:40
 python -m benchmarks.real answers BEFORE.parquet AFTER.parquet --written written.jsonl.gz --train train.jsonl.gz
 python -m benchmarks.real habits BEFORE.parquet AFTER.parquet
+python -m benchmarks.real conclusions BEFORE.parquet AFTER.parquet
 python -m benchmarks.real reach data/multihop
 python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corpus.jsonl.gz --passages 3 --chars 800
 python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
@@ -42,6 +43,8 @@ def _make_parser() -> argparse.ArgumentParser:
     answers.add_argument("--train", nargs="*", type=Path, default=[], help="files of real training questions")
     habits = commands.add_parser("habits", help="episodes that repeat a query or end without an answer")
     habits.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet")
+    conclusions = commands.add_parser("conclusions", help="comparisons answered as the reply's own years have it")
+    conclusions.add_argument("files", nargs="+", type=Path, help="as those of habits")
     reach = commands.add_parser("reach", help="held-out questions that the writer would use if it did not avoid them")
     reach.add_argument("folder", type=Path, help="a folder with a corpus and questions")
     reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
@@ -119,6 +122,10 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.reach import measure_reach
 
         return dict(measure_reach(options.folder, options.count))
+    if options.command == "conclusions":
+        from benchmarks.real.conclusions import measure_conclusions
+
+        return dict(measure_conclusions(*options.files))
     from benchmarks.real.answers import compare_answers, measure_habits, measure_overlap, read_answers, read_supporting
 
     if options.command == "habits":

@@ -59,7 +59,7 @@ def measure_habits(*files: Path) -> dict[str, dict[str, float]]:
         episodes = [row["turns"] for row in pq.read_table(file, columns=["turns"]).to_pylist()]
         replies = [[parse_text(turn["action_text"].removesuffix(_END)) for turn in turns] for turns in episodes]
         queries = [[call.arguments for reply in episode for call in reply.tool_calls] for episode in replies]
-        found[file.name] = {
+        found[str(file)] = {
             "episodes": len(episodes),
             "repeated_a_query": _share(sum(len(set(asked)) < len(asked) for asked in queries), len(episodes)),
             "without_an_answer": _share(sum(not _answers(episode) for episode in replies), len(episodes)),

@@ -132,7 +132,36 @@ def test_habits_are_queries_asked_again_and_ends_without_an_answer(tmp_path, cap
     pq.write_table(pa.Table.from_pylist([{"turns": [{"action_text": text} for text in one]} for one in episodes]), file)
     assert main(["habits", str(file)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == {file.name: {"episodes": 4, "repeated_a_query": 0.5, "without_an_answer": 0.5}}
+    assert found == {str(file): {"episodes": 4, "repeated_a_query": 0.5, "without_an_answer": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("question", "reply", "follows"),
+    [
+        ("Who died later, Ada or Bo?", "Ada died in 1950. Bo died in 1930. 1930 is before 1950. {Ada}", True),
+        ("Who died later, Ada or Bo?", "Ada died in 1950. Bo died in 1930. 1930 is before 1950. {Bo}", False),
+        ("Which film came out first, Up, Down or Sea?", "It: 1950. It: 1930. 1930 is before 1950. {sea}", True),
+        ("Who is older, Ada or Bo?", "Ada was born in 1930. Bo was born in 1950. 1930 is before 1950. {Cy}", False),
+        ("Who is older, Ada or Bo?", "Ada was born in 1930. Bo was born in 1950. 1930 is before 1950.", False),
+        ("Who is older, Ada or Bo?", "{Ada}", None),
+        ("Who is older, Ada or Bo?", "Both in 1930. And 1930. 1930 is before 1930. {Ada}", None),
+        ("Where was Ada born?", "In 1930 in Oslo, in 1950. 1930 is before 1950. {Oslo}", None),
+    ],
+)
+def test_an_answer_is_held_against_the_years_of_its_own_reply(question, reply, follows, tmp_path, capsys):
+    text = reply.replace("{", "<answer> ").replace("}", " </answer>") + "<|im_end|>"
+    task = json.dumps({"data": {"question": question}})
+    file = tmp_path / "greedy.parquet"
+    turns = [{"action_text": "search"}, {"action_text": text}]
+    metrics = pa.array([[("success", 1.0)]], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table({"task": [task], "turns": [turns], "metrics": metrics}), file)
+    assert main(["conclusions", str(file)]) == 0
+    found = json.loads(capsys.readouterr().out)[str(file)]
+    assert (found["comparisons_with_years"], found["answer_follows"]) == (
+        int(follows is not None),
+        float(bool(follows)),
+    )
+    assert found["exact_match"] == float(follows is not None), "apart from whether it follows"
 
 
 def test_thoughts_and_steps_on_the_lake_are_checked_against_the_map(tmp_path, capsys):
