@@ -16,8 +16,9 @@ if not hasattr(signal, "SIGALRM"):
 
 
 def busy(seconds):
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+    """By the thread's own clock: on a loaded machine the other one may pass while nothing runs, samples included."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
         pass
 
 
@@ -27,10 +28,11 @@ def test_time_goes_to_the_open_account_and_to_its_stack():
         with ledger.spend("environment"):
             busy(0.2)
         with ledger.spend("decode"):
-            time.sleep(0.2)
+            while samples.wall["decode"] < 0.15:
+                time.sleep(0.01)
         gc.collect(0)
     assert samples.wall["environment"] > 0.1
-    assert samples.cpu["decode"] < 0.05 < 0.15 < samples.wall["decode"], "it slept"
+    assert samples.cpu["decode"] < 0.05, "it slept"
     name = "benchmarks/real/test_real_profile.py:busy"
     assert samples.own["environment", name] > 0.1
     here = name.replace(":busy", ":test_time_goes_to_the_open_account_and_to_its_stack")
@@ -42,12 +44,14 @@ def test_time_goes_to_the_open_account_and_to_its_stack():
 
 
 def test_the_steps_that_were_asked_for_are_written(tmp_path, monkeypatch):
-    played = []
+    played, took = [], []
 
     async def train(self, step):
         played.append(step + 1)
+        began = time.perf_counter()
         with self.ledger.spend("update"):
             busy(0.02)
+        took.append(time.perf_counter() - began)
 
     monkeypatch.setattr(Trainer, "_train", train)
 
@@ -62,5 +66,5 @@ def test_the_steps_that_were_asked_for_are_written(tmp_path, monkeypatch):
     assert main([str(tmp_path / "figures.txt"), "--steps", "2:3", "--", "train", "5"]) == 3
     assert played == [1, 2, 3, 4, 5]
     account = next(line for line in (tmp_path / "figures.txt").read_text().splitlines() if line.endswith("  update"))
-    assert 10 < float(account.split()[0]) < 1000, "milliseconds of each of two steps"
+    assert 10 < float(account.split()[0]) < 20 + 1000 * sum(took[1:3]) / 2, "milliseconds of each of two steps"
     assert Trainer._train is train
