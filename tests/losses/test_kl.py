@@ -69,3 +69,10 @@ def test_an_estimate_is_within_its_error(form, difference):
         off = (kl_estimate(seen, reference, form) - kl_estimate(true, reference, form)).abs()
         assert off <= kl_error(seen, reference, form, error) * 1.01
         assert kl_error(seen, reference, form, error) <= 8 * error
+
+
+def test_k3_never_drives_the_policy_away_from_the_reference():
+    """Beyond the exponent that is held, the term that is not would be left alone, and its gradient is the wrong way."""
+    logprob = torch.tensor([-19.0, -20.5, -25.0], dtype=torch.double, requires_grad=True)
+    kl_estimate(logprob, torch.zeros(3, dtype=torch.double), "k3").sum().backward()
+    assert logprob.grad.tolist() == pytest.approx([1 - torch.tensor(19.0, dtype=torch.double).exp().item(), 0, 0])

@@ -13,7 +13,8 @@ The gradient of a loss sees log π alone, and not that tokens are sampled from �
 So GRPO's loss term, k3, holds the policy to the reference by the forward KL, which covers all that the reference does;
 k2, and k1 in the reward, by the reverse one. The two agree to second order where π is close to π_ref.
 
-Source: Schulman, "Approximating KL Divergence" (2020). Departure: −d is held at 20 at most in k3's exponent.
+Source: Schulman, "Approximating KL Divergence" (2020). Departure: beyond d = −20, k3 is as it is there,
+without a gradient: its exponent would overflow.
 Shapes: M tokens sampled from π.
 """
 
@@ -31,7 +32,8 @@ def kl_estimate(logprob: torch.Tensor, reference_logprob: torch.Tensor, form: Kl
         return difference
     if form == "k2":
         return 0.5 * difference.square()
-    return (-difference).clamp(max=_MAX_EXPONENT).exp() - 1 + difference
+    held = difference.clamp(min=-_MAX_EXPONENT)  # [M]
+    return (-held).exp() - 1 + held
 
 
 def kl_error(
