@@ -62,6 +62,13 @@ def test_each_part_of_starpo_s_can_be_left_out(part):
     assert changed == {name: name == part for name in changed}
 
 
+def test_a_ratio_that_many_tokens_share_keeps_its_own_bounds():
+    own = replace(OWN, loss=LossSettings(form="gspo", ratio="trajectory", clip_low=3e-4, clip_high=4e-4))
+    enabled = StarPOSSettings().apply_to(own).loss
+    assert (enabled.clip_low, enabled.clip_high, enabled.kl_coef) == (3e-4, 4e-4, 0.0)
+    assert STARPO_S.loss.clip_high == 0.28
+
+
 def test_on_the_trap_it_rolls_back_and_enables_starpo_s():
     control = controller()
     assert control.current.settings == OWN

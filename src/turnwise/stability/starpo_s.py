@@ -31,7 +31,7 @@ class StarPOSSettings(Settings):
     filter: FilterSettings | None = FilterSettings(rule="top_fraction", keep=0.25)
     """Which groups are trained on."""
     clip_high: float | None = Field(default=0.28, ge=0)
-    """Upper clip range of the probability ratio."""
+    """Upper clip range of a token's probability ratio; one that a turn or trajectory shares keeps the run's own."""
     kl_coef: float | None = Field(default=0.0, ge=0)
     """Coefficient of the KL divergence from the reference."""
     estimator: EstimatorName | None = "gae"
@@ -41,7 +41,8 @@ class StarPOSSettings(Settings):
 
     def apply_to(self, own: AlgorithmSettings) -> AlgorithmSettings:
         """A run's own settings with these overrides, validated like a recipe's."""
-        loss = {"clip_high": self.clip_high, "kl_coef": self.kl_coef}
+        # The mean ratio of many tokens moves by thousandths: a token's range would leave it without any bound.
+        loss = {"clip_high": self.clip_high if own.loss.ratio == "token" else None, "kl_coef": self.kl_coef}
         credit = {"estimator": self.estimator}
         return AlgorithmSettings(
             filter=self.filter or own.filter,
