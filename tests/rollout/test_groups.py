@@ -264,8 +264,8 @@ def test_a_summary_by_hand():
         "rollout/failed": 2,
         "rollout/reward": pytest.approx((1.5 + 0 + 1) / 3),
         "rollout/success": pytest.approx(2 / 3),
-        # 1.5 and 0 lie 0.75 from their mean; a single reward has no spread; the third group was not played.
-        "rollout/reward_std_in_group": pytest.approx((0.75 + 0) / 2),
+        # 1.5 and 0 lie 0.75 from their mean; of the second group one is left, and the third was not played.
+        "rollout/reward_std_in_group": pytest.approx(0.75),
         "rollout/turns": pytest.approx((2 + 1 + 1) / 3),
         "rollout/action_tokens": 2 + 1 + 5 + 2 + 7,
         "rollout/context_tokens": 4 + 3 + 4 + 2 + 2,

@@ -46,9 +46,9 @@ def test_health_metrics_by_hand():
     assert health is not None
     assert health.success == pytest.approx(1 / 3)
     assert health.reward == pytest.approx(1 / 3)
-    # Rewards 1 and 0 deviate by a half; the one of the second group that was played, by nothing.
-    assert health.reward_std == pytest.approx(0.25)
-    assert health.zero_variance == 0.5
+    # Rewards 1 and 0 deviate by a half; the one of the second group that was played has nothing to deviate from.
+    assert health.reward_std == pytest.approx(0.5)
+    assert health.zero_variance == 0.0
     # Six tokens at .5, one at 2, three at 1.
     assert health.token_entropy == pytest.approx((6 * 0.5 + 2 + 3) / 10)
     # Of five turns three are alike and two alone.

@@ -73,12 +73,12 @@ def _reward_means(played: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def reward_std(group: Group) -> float | None:
-    """The standard deviation of the rewards of a group's trajectories; None when all of them failed.
+    """The standard deviation of the rewards of a group's trajectories; None when failures left fewer than two.
 
     It is exactly zero for equal rewards, whatever the sums of their parts round to.
     """
     rewards = [t.reward for t in group.trajectories if t.stop is not StopReason.ENV_FAILED]
-    if not rewards:
+    if len(rewards) < min(2, len(group.trajectories)):
         return None
     equal = max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
     return 0.0 if equal else statistics.pstdev(rewards)
