@@ -22,7 +22,7 @@ from turnwise.tools.search.retrieval import Vectors
 
 T = TypeVar("T", torch.Tensor, nn.Module)
 
-_CELLS = 2**27
+_CELLS = 2**26
 """Scores held at once, so that many queries over many passages do not fill the memory."""
 _DECIMALS = 5
 """A matrix product sums in another order for another number of queries; rounding keeps ranks from hanging on that."""
@@ -89,14 +89,12 @@ class Exact:
     def _search(self, queries: Vectors, k: int) -> tuple[Vectors, npt.NDArray[np.int64]]:
         vectors = self._vectors.here  # (P, D)
         asked = torch.from_numpy(queries).to(vectors.device)  # (Q, D)
-        scores = torch.round(asked @ vectors.T, decimals=_DECIMALS)  # (Q, P)
-        least = scores.topk(k).values[:, -1:]  # (Q, 1)
-        places = torch.empty(len(asked), k, dtype=torch.int64, device=scores.device)  # (Q, K)
-        for row, (cosines, bound) in enumerate(zip(scores, least, strict=True)):
-            # topk leaves open which of equal scores it takes; a stable sort of all that reach the k-th best does not.
-            chosen = torch.nonzero(cosines >= bound)[:, 0]  # at least (K,)
-            places[row] = chosen[torch.sort(cosines[chosen], descending=True, stable=True).indices[:k]]
-        return scores.gather(1, places).cpu().numpy(), places.cpu().numpy()
+        scores = torch.round((asked @ vectors.T) * 10**_DECIMALS)  # (Q, P), whole numbers
+        # topk leaves open which of equal ones it takes, so none are: of equal scores the earlier place ranks higher.
+        ranks = scores.long() * len(vectors) - torch.arange(len(vectors), device=scores.device)  # (Q, P)
+        places = ranks.topk(k).indices  # (Q, K)
+        found = scores.gather(1, places) / 10**_DECIMALS  # (Q, K)
+        return found.cpu().numpy(), places.cpu().numpy()
 
     def save(self, folder: Path) -> None:
         return
