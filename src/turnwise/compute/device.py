@@ -3,6 +3,7 @@
 Invariant: on a CPU everything here runs at once, and nothing is recorded.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -53,12 +54,18 @@ def run_beside(work: Callable[[], T], device: torch.device) -> T:
     if device.type == "cpu":
         return work()
     with torch.cuda.device(device):
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        stream = _side_stream(device)
         stream.wait_stream(torch.cuda.default_stream(device))
         with torch.cuda.stream(stream):
             result = work()
         stream.synchronize()
     return result
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all work beside: memory that was used in a stream is used again only there."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class Graphs:
