@@ -18,6 +18,12 @@ def _as_it_is(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _part_here(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a sharded tensor, in the same memory."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 class Reference:
     """The trainable parameters of a policy as they were."""
 
@@ -27,20 +33,35 @@ class Reference:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, the policy's module holds the reference weights, and its own are kept here."""
-        self._swap()
+        """Within it, the policy's module holds the reference weights, and its own are kept here.
+
+        Memory that runs out leaves both as they were: all that the exchange needs is taken before it begins.
+        """
+        room = self._make_room()
+        self._swap(room)
         try:
             yield
         finally:
-            self._swap()
+            self._swap(room)
 
     @torch.no_grad()
-    def _swap(self) -> None:
+    def _make_room(self) -> dict[torch.dtype, torch.Tensor]:
+        """By dtype, for the largest of the parameters' parts in this process."""
+        parts = [_part_here(parameter) for parameter in self._parameters.values()]
+        sizes: dict[torch.dtype, int] = {}
+        for part in parts:
+            sizes[part.dtype] = max(part.numel(), sizes.get(part.dtype, 0))
+        return {dtype: torch.empty(size, dtype=dtype, device=parts[0].device) for dtype, size in sizes.items()}
+
+    @torch.no_grad()
+    def _swap(self, room: Mapping[torch.dtype, torch.Tensor]) -> None:
         """Values change places, one tensor at a time, not tensors: a sharded module holds on to its own."""
         for name, parameter in self._parameters.items():
-            own = parameter.detach().clone()
-            parameter.copy_(self._kept[name])
-            self._kept[name].copy_(own)
+            own, kept = _part_here(parameter), _part_here(self._kept[name])
+            aside = room[own.dtype][: own.numel()].view_as(own)
+            aside.copy_(own)
+            own.copy_(kept)
+            kept.copy_(aside)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return dict(self._kept)
