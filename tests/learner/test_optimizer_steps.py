@@ -146,3 +146,36 @@ def test_masters_go_on_where_they_were():
     assert torch.equal(after.state_dict()["masters"][0], optimizer.state_dict()["masters"][0])
     plain = nn.Linear(1, 1)
     assert "masters" not in Optimizer(plain, OptimizerSettings(), total_steps=1).state_dict()
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
+def test_a_first_step_that_runs_out_of_memory_can_be_tried_again(monkeypatch, fails_at):
+    """Whichever of the moments it is that does not fit."""
+
+    def step(*, fails):
+        torch.manual_seed(0)
+        module = nn.Linear(3, 2)
+        optimizer = Optimizer(module, OptimizerSettings(lr=0.1), total_steps=1)
+        made = 0
+
+        def zeros_like(*args, **options):
+            nonlocal made
+            made += 1
+            if made == fails:
+                raise torch.OutOfMemoryError("full")
+            return zeros(*args, **options)
+
+        for expected in (True, False)[not fails :]:
+            module(torch.ones(1, 3)).sum().backward()
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "zeros_like", zeros_like)
+                if expected:
+                    with pytest.raises(torch.OutOfMemoryError):
+                        optimizer.step(0)
+                    module.zero_grad()
+                else:
+                    optimizer.step(0)
+        return module.state_dict()
+
+    zeros = torch.zeros_like
+    torch.testing.assert_close(step(fails=fails_at), step(fails=0), rtol=0, atol=0)

@@ -296,13 +296,15 @@ class Learner:
                 idle = score(self.model, micro, self.runner.temperature).logprob
             (0 * idle.sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.parallel.sum_gradients(self.model.parameters())
+        every, read = mini.weights.sum(), mini.read_weights.sum()
+        sampled = (mini.read_weights * inputs().sampled).sum()
         return PendingStep(
             sums=totals,
             maxima={"policy/sampler_gap_max": widest},
-            norm=self.optimizer.launch(self.version),
-            weight=mini.weights.sum(),
-            read_weight=mini.read_weights.sum(),
-            sampled_weight=(mini.read_weights * inputs().sampled).sum(),
+            norm=self.optimizer.launch(self.version),  # last: what fails after it would be tried again, and move twice
+            weight=every,
+            read_weight=read,
+            sampled_weight=sampled,
         )
 
     def _critic_step(self, make: Callable[[int], MiniBatch], inputs: Callable[[], LossInputs]) -> PendingStep:

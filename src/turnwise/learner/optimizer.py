@@ -95,6 +95,7 @@ class Optimizer:
             group["lr"] = self.lr(step)
         useless = ~norm.isfinite() | (norm == 0)
         self._adam.found_inf = useless.float()  # type: ignore[attr-defined]  # read by fused steps; 1 skips the step
+        self._make_moments()
         self._adam.step()
         if self._rounded:
             parameters, masters = zip(*self._rounded, strict=True)
@@ -118,6 +119,16 @@ class Optimizer:
                 "resume from an earlier checkpoint with a lower optimizer lr, or a higher optimizer max_skipped"
             )
         return OptimizerStep(grad_norm=norm, outcome=outcome)
+
+    def _make_moments(self) -> None:
+        """As AdamW does in its first step, but before any weight moves: with too little memory, none has."""
+        for weight in self._masters:
+            if weight.grad is not None and weight not in self._adam.state:
+                self._adam.state[weight] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+                    "exp_avg": torch.zeros_like(weight),
+                    "exp_avg_sq": torch.zeros_like(weight),
+                }
 
     def _take_gradients(self) -> None:
         """Moves the gradients of half-precision weights to their masters."""

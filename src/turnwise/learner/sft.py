@@ -132,7 +132,9 @@ def launch_sft_step(
                 loss = sft_loss(model, idle, weights)
             (0 * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     runner.parallel.sum_gradients(model.parameters())
-    return LaunchedStep(step=step, grad_norm=optimizer.launch(step), loss=runner.parallel.sum_(total))
+    loss = runner.parallel.sum_(total)
+    # Last: what fails after it would be tried again, and move the weights twice.
+    return LaunchedStep(step=step, loss=loss, grad_norm=optimizer.launch(step))
 
 
 def _steps_ahead(device: torch.device) -> int:
