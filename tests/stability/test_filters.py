@@ -1,6 +1,7 @@
 """Groups are chosen by the spread of what their whole trajectories were paid, and what is dropped is counted."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,28 @@ def test_no_more_than_asked_for():
     """The widest stay; where the rule does not rank, the first do."""
     assert select(SPREAD, FilterSettings(rule="top_p", mass=1.0), most=2).kept == (2, 5)
     assert select(SPREAD, FilterSettings(rule="nonzero"), most=2).kept == (1, 2)
+
+
+def of(env, *rewards):
+    """A group of an environment in a mixture."""
+    return replace(group(*rewards), task=Task(id="t", env=env))
+
+
+@pytest.mark.parametrize(
+    ("solved", "kept"),
+    [
+        (0, {"a": 2, "b": 2}),
+        (3, {"a": 3, "b": 1}),  # one of b's four varies, so the place that it cannot fill is a's
+        (4, {"a": 4, "b": 0}),
+    ],
+)
+def test_what_an_environment_cannot_fill_goes_to_the_others(solved, kept):
+    varying = [of("a", 0, 1) for _ in range(4)] + [of("b", 0, 1) for _ in range(4 - solved)]
+    groups = varying + [of("b", 1, 1) for _ in range(solved)]
+    selection = select(groups, FilterSettings(rule="nonzero", refill=10), most=4)
+    assert {name: len(own.kept) for name, own in selection.by_env.items()} == kept
+    assert len(selection.kept) == 4
+    assert all(groups[place] in varying for place in selection.kept)
 
 
 def test_ties_go_to_the_earlier():

@@ -115,21 +115,42 @@ def select(groups: Sequence[Group], settings: FilterSettings, *, most: int | Non
     """Chooses the groups to train on, `most` of them at most: `select(groups, settings).kept` is (0, 3).
 
     In a mixture, the groups of each environment are ranked by themselves, since rewards of different environments have
-    no common scale, and each gets its part of `most`.
+    no common scale, and each gets its part of `most`; what one cannot fill, as when it is solved, goes to the others.
 
     If more than `most` pass, the best stay: those with the highest reward std; under `nonzero`, which does not rank,
     the first.
     """
     places = _places_by_env(groups)
     if not places:
-        return _select(groups, settings, most)
-    parts = share_out(len(groups) if most is None else most, {name: len(own) for name, own in places.items()})
+        return _keep(groups, _rank(groups, settings)[:most])
+    groups_of = {name: [groups[place] for place in own] for name, own in places.items()}
+    rankings = {name: _rank(own, settings) for name, own in groups_of.items()}
+    parts = _share_among(
+        len(groups) if most is None else most,
+        passing={name: len(ranking) for name, ranking in rankings.items()},
+        drawn={name: len(own) for name, own in places.items()},
+    )
     by_env, kept = {}, []
     for name, own in places.items():
-        by_env[name] = _select([groups[place] for place in own], settings, parts[name])
+        by_env[name] = _keep(groups_of[name], rankings[name][: parts[name]])
         kept += [own[index] for index in by_env[name].kept]
     flat = sum(one.zero_variance for one in by_env.values())
     return Selection(kept=tuple(sorted(kept)), given=len(groups), zero_variance=flat, by_env=by_env)
+
+
+def _share_among(most: int, *, passing: Mapping[str, int], drawn: Mapping[str, int]) -> dict[str, int]:
+    """How many groups of each environment are kept: as they were drawn, and none more than pass.
+
+    Of 8, with 40 and 4 that pass of 44 each: 4 and 4; with 40 and 0: 8 and 0.
+    """
+    parts = dict.fromkeys(drawn, 0)
+    while (left := most - sum(parts.values())) > 0:
+        spare = {name: float(count) for name, count in drawn.items() if parts[name] < passing[name]}
+        if not spare:
+            break
+        for name, part in share_out(left, spare).items():
+            parts[name] = min(passing[name], parts[name] + part)
+    return parts
 
 
 def _places_by_env(groups: Sequence[Group]) -> dict[str, list[int]]:
@@ -140,9 +161,12 @@ def _places_by_env(groups: Sequence[Group]) -> dict[str, list[int]]:
     return places
 
 
-def _select(groups: Sequence[Group], settings: FilterSettings, most: int | None) -> Selection:
-    ranking = _check_indices(settings.function()(groups, **settings.arguments()), len(groups), settings.rule)
-    kept = ranking if most is None else ranking[:most]
+def _rank(groups: Sequence[Group], settings: FilterSettings) -> list[int]:
+    """The indices of the groups that pass, best first."""
+    return _check_indices(settings.function()(groups, **settings.arguments()), len(groups), settings.rule)
+
+
+def _keep(groups: Sequence[Group], kept: Sequence[int]) -> Selection:
     flat = sum(std == 0 for std in _stds(groups))
     return Selection(kept=tuple(sorted(kept)), given=len(groups), zero_variance=flat)
 
