@@ -6,8 +6,10 @@ so that an optimizer which rescales gradients never amplifies noise into a step.
 Rewards are exact, and only double arithmetic rounds their sums. A KL penalty in the reward is not exact: it carries the
 rounding of the logprobs it is made of, 1e-6 in float32 and 1e-2 in bfloat16. With equal rewards that error is all that
 is left to compare, and dividing it by its own std would make unit advantages of it. So values may come with an `error`,
-the size of their rounding, and a deviation within it is zero. It is measured against the inputs' precision and not
-against the values, so a real difference of exact rewards counts, however small.
+the size of their rounding, and where all deviate by no more than that, all are zero. Where one deviates by more, there
+is a real difference and all count: to leave out those that are near the mean would favour the side that has fewer.
+The error is measured against the inputs' precision and not against the values, so without a penalty a difference of
+rewards counts, however small.
 Shapes: T members of groups (trajectories, or turns in one state), G groups, N values of any kind.
 """
 
@@ -45,10 +47,12 @@ def compare_with_group(returns: torch.Tensor, group: torch.Tensor, error: torch.
     zeros = returns.new_zeros(len(groups))  # [G]
     size = zeros.index_add(0, member_of, torch.ones_like(returns))  # [G]
     mean = zeros.index_add(0, member_of, returns) / size  # [G]
+    deviation = _without_rounding(returns - mean[member_of], returns)  # [T]
     if error is not None:
-        mean_square = zeros.index_add(0, member_of, error.square()) / size  # [G]
-        error = (error.square() + mean_square[member_of]).sqrt()  # [T]: the return's own, and the mean's
-    deviation = _without_rounding(returns - mean[member_of], returns, error)  # [T]
+        of_mean = zeros.index_add(0, member_of, error.square()) / size.square()  # [G]
+        beyond = ~(deviation.abs() <= (error.square() + of_mean[member_of]).sqrt())  # [T]; NaN is beyond, to be found
+        differs = zeros.index_add(0, member_of, beyond.to(zeros.dtype)) > 0  # [G]
+        deviation = deviation.masked_fill(~differs[member_of], 0)
     squares = zeros.index_add(0, member_of, deviation.square())  # [G]
     std = (squares / (size - 1).clamp(min=1)).sqrt()  # [G]
     return Peers(deviation=deviation, std=std[member_of], size=size[member_of])
@@ -58,15 +62,13 @@ def normalise(values: torch.Tensor, error: torch.Tensor | None = None) -> torch.
     """Values [N] to mean 0 and sample standard deviation 1; all zero where they do not differ beyond their `error`."""
     if len(values) < 2:
         return torch.zeros_like(values)
-    if error is not None:
-        error = (error.square() + error.square().mean()).sqrt()  # [N]: the value's own, and the mean's
-    deviation = _without_rounding(values - values.mean(), values, error)  # [N]
+    deviation = _without_rounding(values - values.mean(), values)  # [N]
+    if error is not None and (deviation.abs() <= (error.square() + error.square().mean() / len(values)).sqrt()).all():
+        return torch.zeros_like(values)
     std = (deviation.square().sum() / (len(values) - 1)).sqrt()
     return deviation / torch.where(std > 0, std, torch.ones_like(std))  # [N]
 
 
-def _without_rounding(deviation: torch.Tensor, values: torch.Tensor, error: torch.Tensor | None) -> torch.Tensor:
+def _without_rounding(deviation: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     tolerance = _ROUNDINGS * torch.finfo(values.dtype).eps * values.abs().clamp(min=1)  # [N]
-    if error is not None:
-        tolerance = tolerance + error
     return deviation.masked_fill(deviation.abs() <= tolerance, 0)  # NaN stays NaN, to be found
