@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from episodes_by_hand import episode, group, turn
+from turnwise.credit.gae import gae
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel import SINGLE, DataParallel
 from turnwise.types import StopReason
@@ -41,12 +42,10 @@ def test_rows_of_a_rewritten_trajectory_stay_one_trajectory():
     assert episodes.turn.tolist() == [0, 0, 1, 1, 1, 0, 0, 1]
 
 
-def test_values_are_of_the_state_before_and_final_ones_of_the_state_after():
+def test_values_are_of_the_state_before():
     batch = Batch.of([group(TWO_TURNS, REWRITTEN)])
-    state_value = torch.arange(13.0)
-    episodes = batch.credited_tokens(batch.reward, state_value)
+    episodes = batch.credited_tokens(batch.reward, torch.arange(13.0))
     assert episodes.value.tolist() == [1, 2, 5, 7, 8, 11]
-    assert episodes.final_value.tolist() == [6, 12]
 
 
 CUT_OFF = episode(turn([1, 2], [3], opens=True), turn([4], [5, 6]), stop=StopReason.MAX_TURNS, tail=(8, 9))
@@ -70,9 +69,19 @@ def test_a_tail_is_never_credited_nor_trained(mask):
 def test_the_bootstrap_is_taken_where_the_next_action_would_have_been_chosen():
     batch = Batch.of([group(CUT_OFF, TWO_TURNS)])
     episodes = batch.credited_tokens(batch.reward, torch.arange(15.0))
-    assert episodes.final_value.tolist() == [7, 14]
+    assert episodes.final_value[0] == 7
     assert episodes.value.tolist() == [1, 3, 4, 9, 10, 13]
-    assert Batch.of([group(CUT_OFF)], tails=False).credited_tokens(torch.zeros(6), torch.arange(6.0)).final_value == 5
+
+
+def test_without_a_tail_the_last_token_leaves_nothing_unexpected():
+    """After an action no other is chosen, so a critic has learnt nothing there: its word would count a reward twice."""
+    cut = episode(turn([1, 2], [3], opens=True), turn([4], [5, 6], reward=1.0), stop=StopReason.CONTEXT_FULL)
+    batch = Batch.of([group(cut)])
+    tokens = batch.credited_tokens(batch.reward, torch.tensor([9.0, 2.0, 9.0, 2.0, 1.9, 1.9]))
+    assert tokens.value.tolist() == pytest.approx([2.0, 2.0, 1.9])
+    assert tokens.final_value.tolist() == pytest.approx([0.9]), "1.9 was expected, and 1 of it was paid"
+    advantage = gae(tokens, gamma=1.0, lam=0.0, whiten=False).advantage
+    assert advantage.tolist() == pytest.approx([0, -0.1, 0], abs=1e-6)
 
 
 def test_states_are_told_apart_by_key_and_group():

@@ -128,12 +128,15 @@ class Batch:
     def credited_tokens(self, reward: torch.Tensor, state_value: torch.Tensor | None) -> TokenBatch:
         """The credited tokens, with rewards [L] and critic values of the state after each token [L].
 
-        The final value is that of the state after a trajectory's last known token: of its tail, where it has one.
+        The final value is that of the state after a trajectory's tail. Where no tail was kept, the last token is an
+        action, after which no other is chosen, and a critic learns nothing of such states: it would say what it said
+        before the turn was paid. There the final value is what leaves nothing unexpected of the last token.
         """
         final_value = None
         if state_value is not None:
             last = torch.bincount(self.trajectory, minlength=len(self.group)).cumsum(0) - 1  # [T]
-            final_value = state_value[last]  # [T]
+            expected = value_before_token(state_value)[last] - reward[last]  # [T]
+            final_value = torch.where(self.action[last], expected.to(state_value.dtype), state_value[last])  # [T]
         seen = self.credited.nonzero().flatten()  # [N]
         return TokenBatch(
             reward=reward[seen],
