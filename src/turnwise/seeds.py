@@ -10,3 +10,8 @@ def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed for this path of parts: `derive_seed(run_seed, "evaluate", step)`."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def seed_of_id(task_id: str) -> int:
+    """The seed of a task that was given none."""
+    return derive_seed("task", task_id)

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from doctor_faults import FAULTS, examine, examine_recipe_text
+from turnwise.checks.tasks import check_tasks
 from turnwise.doctor.catalogue import CHECKS
+from turnwise.envs import ToolEnv
+from turnwise.seeds import seed_of_id
+from turnwise.types import Task
+
+QUESTIONS = [{"question": f"What is {i} + {i}?"} for i in range(40)]
 
 
 @pytest.mark.parametrize("patient", ["signals", "shop"])
@@ -39,3 +45,47 @@ def test_a_setting_that_nothing_reads_is_a_finding_and_not_a_traceback():
     assert diagnosis.cause.startswith("loss.value_clip has no effect: never read while credit.estimator is grpo")
     assert not examination.sound
     assert [check for check in examination.checks if examination.status(check) == "ok"] == []
+
+
+def kinds_of_tasks(train, held_out) -> list[str]:
+    return [one.kind for one in check_tasks(train, held_out, split="test")]
+
+
+def in_splits(train, test):
+    env = ToolEnv(tasks={"train": train, "test": test}, process={"found": 1.0})
+    return env.tasks("train"), env.tasks("test")
+
+
+def test_a_question_is_the_same_task_wherever_it_stands_in_its_list():
+    (found,) = check_tasks(*in_splits(QUESTIONS[:30], QUESTIONS[25:]), split="test")
+    assert found.kind == "tasks_overlap"
+    assert found.evidence == {"tasks in both": 5.0, "evaluated": 15.0}
+    assert kinds_of_tasks(*in_splits(QUESTIONS[:30], QUESTIONS[30:])) == []
+    assert kinds_of_tasks(*in_splits(QUESTIONS[:20] * 2, QUESTIONS[20:])) == ["duplicate_tasks"]
+
+
+def test_a_question_is_the_same_task_under_another_id():
+    def named(split):
+        return [Task(id=f"{split}{i}", seed=seed_of_id(f"{split}{i}"), data=one) for i, one in enumerate(QUESTIONS)]
+
+    assert kinds_of_tasks(named("a"), named("b")) == ["tasks_overlap"]
+    assert kinds_of_tasks(named("a")[:20], named("b")[20:]) == []
+
+
+@pytest.mark.parametrize("levels", [1, 3, 40])
+def test_a_seed_that_was_chosen_makes_a_task_of_its_own(levels):
+    def seeded(first):
+        return [Task(id=f"{first}-{i}", seed=first + i, data={"level": i % levels}) for i in range(40)]
+
+    assert kinds_of_tasks(seeded(0), seeded(1000)) == []
+    assert kinds_of_tasks(seeded(0), seeded(0)) == ["tasks_overlap"]
+
+
+def test_a_game_of_a_mixture_is_known_by_its_seeds_beside_questions():
+    def mixed(first, questions):
+        games = [Task(id=f"game-{i}", seed=first + i, env="game") for i in range(40)]
+        return [*games, *(Task(id=f"qa-{i}", seed=i, data=one, env="qa") for i, one in enumerate(questions))]
+
+    assert kinds_of_tasks(mixed(0, QUESTIONS[:20]), mixed(50, QUESTIONS[20:])) == []
+    (found,) = check_tasks(mixed(0, QUESTIONS[:20]), mixed(50, QUESTIONS[19:]), split="test")
+    assert found.evidence["tasks in both"] == 1.0

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from turnwise.envs.lazy_tasks import LazyTasks
 from turnwise.envs.rows import Rows, open_rows
 from turnwise.errors import EnvError
-from turnwise.seeds import derive_seed
+from turnwise.seeds import derive_seed, seed_of_id
 from turnwise.settings import Settings
 from turnwise.spelling import suggest
 from turnwise.types import Json, Task
@@ -168,7 +168,7 @@ def _make_task(rows: Rows, place: int, columns: Mapping[str, str]) -> Task:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise EnvError(f"{where}: the seed is {seed!r}: expected an integer")
     task_id = _hash(data) if own is None else str(own)
-    return Task(id=task_id, seed=derive_seed("task", task_id) if seed is None else seed, data=data)
+    return Task(id=task_id, seed=seed_of_id(task_id) if seed is None else seed, data=data)
 
 
 def _find(row: Mapping[str, Json], column: str, where: str, name: str) -> Json:
