@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import random
+import re
 import time
 
 import pytest
@@ -294,3 +295,65 @@ def test_a_tool_that_hangs_is_named_before_its_time_is_up(monkeypatch, caplog):
     assert "tool 'lookup' has not answered for 0.4 seconds (" in caplog.text
     assert "test_check_env.py:" in caplog.text
     assert " in lookup)" in caplog.text
+
+
+class Counter(ToolEnv):
+    """Counts, by one tool that each test writes anew."""
+
+    def __init__(self):
+        super().__init__(tasks=[{"question": "How many?"}], process={"found": 1.0})
+
+    def begin(self, task, episode_seed):
+        self.stock = {"tea": 2}
+
+
+class CountsByMistake(Counter):
+    @tool
+    def count(self, item: str) -> str:
+        """Counts."""
+        return stocks[item]  # noqa: F821 - the mistake
+
+
+class CountsUnreadably(Counter):
+    @tool
+    def count(self, item: str) -> object:
+        """Counts."""
+        return object()
+
+
+class CountsWhatThereIs(Counter):
+    @tool
+    def count(self, item: str) -> int:
+        """Counts."""
+        return self.stock[item]
+
+
+class ExpertCounts(CountsWhatThereIs):
+    item = "tea"
+
+    def expert(self):
+        if self.turns_taken:
+            return Message(role="assistant", content="2")
+        call = ToolCall(id="call-0", name="count", arguments=f'{{"item": "{self.item}"}}')
+        return Message(role="assistant", content="", tool_calls=(call,))
+
+
+class ExpertCountsInVain(ExpertCounts):
+    item = "ink"
+
+
+@pytest.mark.parametrize(
+    ("env", "error"),
+    [
+        (CountsByMistake, r"NameError: name 'stocks' is not defined \(\S*test_check_env.py:\d+ in count\)"),
+        (CountsUnreadably, "PydanticSerializationError: .*"),
+        (ExpertCountsInVain, r"KeyError: 'ink' \(\S*test_check_env.py:\d+ in count\)"),
+    ],
+)
+def test_a_tool_that_raises_in_every_call_is_named_with_its_line(env, error):
+    assert re.fullmatch(f"tool 'count' raised {error} in every call", findings(env()))
+
+
+@pytest.mark.parametrize("env", [CountsWhatThereIs, ExpertCounts])
+def test_a_tool_that_raises_on_arguments_that_mean_nothing_is_sound(env):
+    assert asyncio.run(check_env(env())) == []

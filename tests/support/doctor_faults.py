@@ -480,6 +480,17 @@ def results_left_out(ward: Ward) -> None:
     ward.give(render=DeafToResults(ward.parts.render))
 
 
+def broken_tool(ward: Ward) -> None:
+    class Broken(Shop):
+        @tool(quick=True)
+        def look_up(self, item: str) -> str:
+            """Looks up a price."""
+            self.asked = True
+            return str(self.task.data["prise"])
+
+    ward.give(env=Broken())
+
+
 def constant_reward(ward: Ward) -> None:
     _pay(ward, lambda step, task: {"right": 0.5})
 
@@ -565,6 +576,7 @@ FAULTS = (
         name="the template's tool calls cannot be read", plant=odd_calls, kind="tool_calls_unreadable", patient="shop"
     ),
     Fault(name="the template drops tool results", plant=results_left_out, kind="tool_results_lost", patient="shop"),
+    Fault(name="a tool raises in every call", plant=broken_tool, kind="tool_always_fails", patient="shop"),
     Fault(name="the template leaves messages out", plant=forgets_messages, kind="messages_lost"),
     Fault(name="the template strips old thinking", plant=drops_thinking, kind="prefix_unstable"),
     Fault(name="the reward is constant", plant=constant_reward, kind="reward_constant"),

@@ -42,8 +42,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         name="tools",
-        sentence="the prompt tells of every tool, calls are read back as they were written, and results are shown",
-        kinds=("tools_not_in_prompt", "tool_calls_unreadable", "tool_results_lost"),
+        sentence="the prompt tells of every tool, calls are read back as they were written, results are shown, and no "
+        "tool raises in every call",
+        kinds=("tools_not_in_prompt", "tool_calls_unreadable", "tool_results_lost", "tool_always_fails"),
         places=("recipe",),
     ),
     Check(

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.doctor.catalogue import CHECKS, Check, Place
 
-_SEVERAL = ("setting_without_effect", "channel_never_paid", "channel_constant", "recorded_alarm", "sandbox_gaps")
+_SEVERAL = (
+    "setting_without_effect",
+    "tool_always_fails",
+    "channel_never_paid",
+    "channel_constant",
+    "recorded_alarm",
+    "sandbox_gaps",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +54,7 @@ class Examination:
 
     def add(self, check: str, found: Sequence[Diagnosis]) -> None:
         """Records that a check ran. Of several diagnoses of one kind the first is kept, for steps repeat them; but of
-        those that name a setting, a channel or an alarm, all are."""
+        those that name a setting, a tool, a channel or an alarm, all are."""
         self.ran.add(check)
         for one in found:
             known = {each.cause if one.kind in _SEVERAL else each.kind for each in self.diagnoses}

@@ -16,6 +16,7 @@ from turnwise.checks.rewards import check_rewards
 from turnwise.checks.settings import check_settings
 from turnwise.checks.tasks import check_tasks
 from turnwise.checks.template import check_prefix, check_tools
+from turnwise.checks.tools import check_broken_tools
 from turnwise.config import Config
 from turnwise.doctor.examination import Examination
 from turnwise.doctor.parity_probe import ThirdOpinion
@@ -25,6 +26,7 @@ from turnwise.doctor.probe import Probe, ProbeStep
 from turnwise.doctor.sandboxes import find_sandboxes
 from turnwise.doctor.weights_probe import check_weights
 from turnwise.envs.base import Env
+from turnwise.envs.check import find_broken_tools
 from turnwise.envs.mixture import members_of
 from turnwise.models.settings import SMALL
 from turnwise.rollout.summary import reward_std
@@ -71,6 +73,7 @@ def examine_parts(
     for env, own in members_of(parts.env, parts.train_tasks):
         opening = asyncio.run(smoke_test_env(env, own[:3]))
         examination.add("tools", check_tools(parts.render, env.tools, opening))
+        examination.add("tools", check_broken_tools(asyncio.run(find_broken_tools(env, own[:3]))))
     boxes = find_sandboxes(parts.env)
     examination.add(
         "sandbox", [one for box in boxes for one in check_sandbox(box.gaps, isolation=box.settings.isolation)]
@@ -149,7 +152,7 @@ async def _examine_episodes(
     examination.add("limits", cut)
     examination.ran.add("groups")
     if cut or any(name == "tools" for name, _ in examination.found):
-        examination.skip("rewards", "the expert's episodes are cut off, or its calls are not understood")
+        examination.skip("rewards", "the expert's episodes are cut off, or its calls are not understood or fail")
     else:
         examination.add("rewards", check_rewards(agents, has_expert=bool(demonstrations)))
     if config.sft is not None or config.model.name == SMALL:

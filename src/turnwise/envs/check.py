@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from pydantic_core import PydanticSerializationError
+
 from turnwise.envs.base import Env, close_env
 from turnwise.envs.boundary import explain
 from turnwise.envs.probes import final_message, hostile_messages, sample_call
 from turnwise.errors import EnvError
 from turnwise.seeds import derive_seed
+from turnwise.tools.call_log import always_raised, recording_calls
 from turnwise.tools.episode_thread import LostThreadError
 from turnwise.tools.running import TimedOutError, naming_slow_calls, run_in_loop
 from turnwise.tools.watchdog import calls_foreign_code, playing, watching
@@ -32,6 +35,8 @@ _WORD_AFTER = 5.0
 """Seconds after which a tool or reward that has not returned is named in the log."""
 _SHOWN_CHARS = 200
 """Of each of two texts that differ."""
+_WHATEVER_ARGUMENTS = (NameError, ImportError, PydanticSerializationError)
+"""What a tool raises by a mistake of its own; anything else may be its answer to arguments that mean nothing."""
 
 
 class _BrokenError(Exception):
@@ -85,6 +90,23 @@ async def _check_all(env: Env, tasks: Sequence[Task], findings: list[str]) -> No
         raise
     except _BrokenError as broken:
         findings.append(str(broken))
+    findings += await find_broken_tools(env, tasks)
+
+
+async def find_broken_tools(env: Env, tasks: Sequence[Task]) -> list[str]:
+    """A sentence for each tool that raised in every call of the expert, or that fails whatever it is called with."""
+    with recording_calls() as probed, contextlib.suppress(_BrokenError):
+        for task, spec in itertools.product(tasks, env.tools):
+            call = Message(role="assistant", content="", tool_calls=(sample_call(spec, "call-0"),))
+            await _play(env, task, [call], f"a call of {spec.name}")
+    with recording_calls() as expert, contextlib.suppress(_BrokenError):
+        for task in tasks if env.has_expert and env.tools else ():
+            await _expert_messages(env, task)
+    broken = always_raised(expert)
+    for tool, error in always_raised(probed).items():
+        if tool not in expert and isinstance(error, _WHATEVER_ARGUMENTS):
+            broken[tool] = error
+    return [f"tool '{tool}' raised {explain(error)} in every call" for tool, error in broken.items()]
 
 
 def _first_tasks(env: Env, episodes: int, findings: list[str]) -> list[Task]:

@@ -20,6 +20,7 @@ from typing import Protocol, Self, cast, overload
 from pydantic_core import to_jsonable_python
 
 from turnwise.errors import ToolError
+from turnwise.tools.call_log import record_call
 from turnwise.tools.docstring import read_docstring
 from turnwise.tools.episode_thread import EpisodeThread
 from turnwise.tools.infrastructure import InfrastructureError
@@ -66,13 +67,16 @@ class Tool:
     async def call(self, arguments: str) -> ToolResult:
         """Runs the function on the JSON object the model wrote: `await search.call('{"query": "Oslo"}')`."""
         try:
-            return await self._invoke(self.parameters.read(arguments))
+            result = await self._invoke(self.parameters.read(arguments))
         except (InfrastructureError, KeyboardInterrupt):
             raise
         except BaseException as error:  # the boundary: whatever a tool raises becomes text
             if isinstance(error, asyncio.CancelledError) and being_cancelled():
                 raise
             return self._explain(error)
+        if result.ok:
+            record_call(self.spec.name, None)
+        return result
 
     async def _invoke(self, values: Mapping[str, object]) -> ToolResult:
         return present(await self._run(values), self.max_chars)
@@ -97,6 +101,7 @@ class Tool:
                 f"{name} gave no answer within {self.timeout:g} seconds and was stopped; ask for less or go on without"
             )
         else:
+            record_call(name, error)
             words = f"{name} failed: {''.join(traceback.format_exception_only(error)).strip()}"
         return refuse(words, self.max_chars)
 
