@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from doctor_faults import FAULTS, examine, examine_recipe_text
+from turnwise.checks.failures import check_failures
 from turnwise.checks.tasks import check_tasks
 from turnwise.doctor.catalogue import CHECKS
 from turnwise.envs import ToolEnv
 from turnwise.seeds import seed_of_id
-from turnwise.types import Task
+from turnwise.types import StopReason, Task, Trajectory
 
 QUESTIONS = [{"question": f"What is {i} + {i}?"} for i in range(40)]
 
@@ -45,6 +46,19 @@ def test_a_setting_that_nothing_reads_is_a_finding_and_not_a_traceback():
     assert diagnosis.cause.startswith("loss.value_clip has no effect: never read while credit.estimator is grpo")
     assert not examination.sound
     assert [check for check in examination.checks if examination.status(check) == "ok"] == []
+
+
+def test_failed_episodes_are_counted_with_the_first_reason():
+    def episodes(failed, count):
+        task, why = Task(id="a"), "task 'a': reset: EnvError: it has no question"
+        stops = [StopReason.ENV_FAILED] * failed + [StopReason.DONE] * (count - failed)
+        return [Trajectory(task=task, turns=(), stop=stop, failure=why * (stop != "done")) for stop in stops]
+
+    assert check_failures(episodes(0, 40)) == []
+    ((few,), (many,)) = check_failures(episodes(1, 40)), check_failures(episodes(20, 40))
+    assert (few.severity, many.severity) == ("sign", "alarm")
+    assert many.cause == "episodes failed, the first in task 'a': reset: EnvError: it has no question"
+    assert many.evidence == {"failed": 20.0, "of": 40.0}
 
 
 def kinds_of_tasks(train, held_out) -> list[str]:

@@ -30,6 +30,7 @@ from turnwise.doctor.preflight import examine_parts
 from turnwise.doctor.recipe import examine_named
 from turnwise.engines import Engine, make_engine
 from turnwise.envs import ToolEnv
+from turnwise.errors import EnvError
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import ForwardRunner
 from turnwise.rewards import reward
@@ -491,6 +492,16 @@ def broken_tool(ward: Ward) -> None:
     ward.give(env=Broken())
 
 
+def unplayable_tasks(ward: Ward) -> None:
+    class Partial(Signals):
+        async def reset(self, task, episode_seed):
+            if task.id.endswith(("3", "6")):
+                raise EnvError("it has no question")
+            return await super().reset(task, episode_seed)
+
+    ward.give(env=Partial())
+
+
 def constant_reward(ward: Ward) -> None:
     _pay(ward, lambda step, task: {"right": 0.5})
 
@@ -579,6 +590,7 @@ FAULTS = (
     Fault(name="a tool raises in every call", plant=broken_tool, kind="tool_always_fails", patient="shop"),
     Fault(name="the template leaves messages out", plant=forgets_messages, kind="messages_lost"),
     Fault(name="the template strips old thinking", plant=drops_thinking, kind="prefix_unstable"),
+    Fault(name="some tasks cannot be played", plant=unplayable_tasks, kind="episodes_failed"),
     Fault(name="the reward is constant", plant=constant_reward, kind="reward_constant"),
     Fault(name="the reward depends on the task alone", plant=reward_of_the_task, kind="reward_ignores_actions"),
     Fault(name="a reward channel never pays", plant=silent_channel, kind="channel_never_paid"),

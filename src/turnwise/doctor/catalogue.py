@@ -54,6 +54,12 @@ CHECKS: Final[tuple[Check, ...]] = (
         places=("recipe",),
     ),
     Check(
+        name="episodes",
+        sentence="episodes are played without a failure of the environment, a tool or a reward",
+        kinds=("episodes_failed",),
+        places=("recipe",),
+    ),
+    Check(
         name="rewards",
         sentence="every reward channel pays, and rewards depend on what the agent did",
         kinds=("reward_constant", "reward_ignores_actions", "channel_never_paid", "channel_constant"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from turnwise.checks.diagnosis import Diagnosis
+from turnwise.checks.failures import check_failures
 from turnwise.checks.groups import check_variance
 from turnwise.checks.limits import check_cuts, check_expert_fits, check_stops
 from turnwise.checks.resources import check_disk, check_fast_path, check_memory, check_sandbox
@@ -80,7 +81,7 @@ def examine_parts(
     )
     examination.add("fast path", check_fast_path(getattr(parts.engine, "slow_reason", None)))
     if not config.steps:
-        for name in (*_SAMPLED, "rewards", "limits", "groups", "weights", "memory"):
+        for name in (*_SAMPLED, "episodes", "rewards", "limits", "groups", "weights", "memory"):
             examination.skip(name, "the recipe has no training steps")
         return
     asyncio.run(_examine_by_probe(config, parts, examination, folder, say))
@@ -141,13 +142,14 @@ def _add_causes(
 async def _examine_episodes(
     config: Config, parts: Components, examination: Examination, steps: list[ProbeStep], say: Say
 ) -> None:
-    """Rewards, limits and groups, by the policy's episodes, the expert's and those of nonsense."""
+    """Failures, rewards, limits and groups, by the policy's episodes, the expert's and those of nonsense."""
     say("playing the same tasks by the expert and by nonsense")
     tasks = chosen_tasks([group for step in steps for group in step.groups], parts.train_tasks)
     demonstrations = await play_demonstrations(parts, tasks, config.rollout, seed=config.seed)
     nonsense = await play_nonsense(parts, tasks, config.rollout, seed=config.seed)
     policy = [t for step in steps for t in step.trajectories]
     agents = {"the expert": demonstrations, "nonsense": nonsense, "the policy": policy}
+    examination.add("episodes", check_failures([*policy, *demonstrations, *nonsense]))
     cut = check_expert_fits(demonstrations)
     examination.add("limits", cut)
     examination.ran.add("groups")
