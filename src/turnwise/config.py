@@ -194,6 +194,12 @@ def _check_learner(config: Config) -> None:
             raise ConfigError(f"{name}.compile: layers that learner.shard gathers cannot be compiled: disable either")
     if config.learner.activation_offload and config.learner.compile:
         raise ConfigError("learner.compile: what compiled layers save cannot be offloaded: disable either")
+    if config.learner.activation_offload and config.model.autocast and not config.learner.checkpointing:
+        # Layers save the rounded copies of their weights, which cannot be told from activations.
+        raise ConfigError(
+            "learner.activation_offload: with model.autocast a copy of all weights would be moved in every pass: "
+            "enable learner.checkpointing too"
+        )
 
 
 def _check_cluster(config: Config) -> None:

@@ -75,3 +75,10 @@ def test_a_cpu_has_them_in_its_memory_anyway(monkeypatch):
 def test_compiled_layers_cannot_be_offloaded():
     with pytest.raises(ConfigError, match=r"^learner\.compile: what compiled layers save cannot be offloaded"):
         tiny_config(learner={"compile": "layers", "activation_offload": True})
+
+
+def test_rounded_copies_of_weights_are_not_moved():
+    """Under autocast, layers that do not run again save them, and they are as large as the model."""
+    with pytest.raises(ConfigError, match="a copy of all weights would be moved"):
+        tiny_config(model={"autocast": True}, learner={"activation_offload": True})
+    tiny_config(model={"autocast": True}, learner={"activation_offload": True, "checkpointing": True})
