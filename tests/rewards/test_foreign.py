@@ -218,6 +218,7 @@ def test_a_sync_function_runs_in_a_thread_and_its_error_names_it():
 
 
 RUBRIC = SimpleNamespace(funcs=[correct_answer, cheap], weights=[1.0, 0.5])
+LONE_RUBRIC = SimpleNamespace(funcs=[cheap], weights=[0.5])
 
 
 def test_a_recipe_names_them_and_the_signature_tells_whose_they_are():
@@ -239,6 +240,9 @@ def test_a_recipe_names_them_and_the_signature_tells_whose_they_are():
     assert [score(one) for one in rewards] == [1.0, 0.0, 1.0, 0.5]
     by_weight = choose_rewards({f"{here}:RUBRIC": 2.0})
     assert [(one.name, one.weight) for one in by_weight] == [("correct_answer", 2.0), ("cheap", 1.0)]
+    alone = [f"{here}:LONE_RUBRIC", {"name": f"{here}:LONE_RUBRIC"}, {"name": f"{here}:LONE_RUBRIC", "weight": 2.0}]
+    assert [one.weight for one in choose_rewards(alone)] == [0.5, 0.5, 1.0]
+    assert [one.weight for one in choose_rewards({f"{here}:LONE_RUBRIC": 2.0})] == [1.0]
     with pytest.raises(ConfigError, match="has no argument 'shap'"):
         choose_rewards([{"name": f"{here}:accuracy_reward", "args": {"shap": "text"}}])
 

@@ -227,6 +227,8 @@ def test_a_recipe_names_it():
         given = {"rubric": RUBRIC, "endpoint": {"url": stub.url, "model": "m"}, "sees": "answer"}
         (reward,) = choose_rewards([{"name": "judge", "weight": 0.25, "args": given}])
         assert (reward.name, reward.weight, score(reward)) == ("judge", 0.25, 1.0)
+        (reward,) = choose_rewards([{"name": "judge", "args": {**given, "weight": 0.2}}])
+        assert reward.weight == 0.2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from turnwise.errors import RewardError
 from turnwise.rewards import (
     Episode,
     GoldPassages,
+    Reward,
     choose_rewards,
     exact_match_reward,
     format_gated_f1,
@@ -80,6 +81,21 @@ def test_rewards_are_chosen_by_name_and_weight():
     assert choose_rewards(["exact_match"]) == (exact_match_reward,)
     own = reward(name="own")(lambda episode: 1.0)
     assert choose_rewards([own, "f1"])[0] is own
+
+
+@reward(weight=0.05)
+def cheap(episode: Episode) -> float:
+    return 1.0
+
+
+def short(most: int) -> Reward:
+    return Reward(name="short", function=lambda episode: float(len(episode.messages) <= most), weight=0.05)
+
+
+@pytest.mark.parametrize("named", [{"name": "cheap"}, {"name": "short", "args": {"most": 2}}])
+def test_a_reward_keeps_its_own_weight_unless_one_is_given(named):
+    by_file = {**named, "name": f"{__file__}:{named['name']}"}
+    assert [one.weight for one in choose_rewards([by_file, {**by_file, "weight": 2.0}])] == [0.05, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -38,23 +38,27 @@ REWARD = PluginKind(
 class RewardSettings(PluginSettings):
     """A reward with arguments of its own: `{name: my_package.rewards:short, weight: 0.1, args: {most: 2}}`."""
 
-    weight: float = 1.0
+    weight: float | None = None
+    """Replaces the reward's own weight, and multiplies those of a rubric's functions; left out, they keep their own."""
 
 
 def choose_rewards(
     rewards: str | Mapping[str, float] | Sequence[str | Reward | Mapping[str, Json]],
 ) -> tuple[Reward, ...]:
-    """Rewards by name: with weights, as a list at their own weights, or with arguments; a `Reward` stays as it is."""
+    """Rewards by name: with weights, as a list at their own weights, or with arguments; a `Reward` stays as it is.
+
+    A given weight replaces a reward's own and multiplies those of a rubric's functions; without one, they keep theirs.
+    """
     if isinstance(rewards, Mapping):
-        given = [(name, finite(f"weight of {name}", weight), None) for name, weight in rewards.items()]
-        return tuple(one for name, weight, args in given for one in _find_weighted(name, weight, args))
+        given = [(name, finite(f"weight of {name}", weight)) for name, weight in rewards.items()]
+        return tuple(one for name, weight in given for one in _find(name, weight=weight))
     return tuple(found for one in ([rewards] if isinstance(rewards, str) else rewards) for found in _choose(one))
 
 
 def _choose(one: str | Reward | Mapping[str, Json]) -> tuple[Reward, ...]:
     if isinstance(one, Mapping):
         settings = parse_settings(RewardSettings, one, source="rewards")
-        return _find_weighted(settings.name, settings.weight, settings.args)
+        return _find(settings.name, settings.args, settings.weight)
     return _find(one) if isinstance(one, str) else (one,)
 
 
@@ -63,31 +67,29 @@ def can_reward(value: object) -> bool:
     return isinstance(value, Reward | RubricLike) or callable(value)
 
 
-def _find_weighted(name: str, weight: float, args: Mapping[str, JsonValue] | None) -> tuple[Reward, ...]:
-    """A reward at this weight; a rubric of several keeps their proportions."""
-    found = _find(name, args)
-    if len(found) == 1:
-        return (found[0].weighted(weight),)
-    return tuple(one.weighted(weight * one.weight) for one in found)
-
-
-def _find(name: str, args: Mapping[str, JsonValue] | None = None) -> tuple[Reward, ...]:
-    """A named reward, what a function that returns one makes of `args`, or what another library's stands for."""
+def _find(name: str, args: Mapping[str, JsonValue] | None = None, weight: float | None = None) -> tuple[Reward, ...]:
+    """The rewards that a name stands for, at a weight if one is given; a rubric's functions keep their proportions."""
     if name not in NAMED and ":" not in name and name not in names_of(REWARD, MADE):
         there = [*NAMED, *names_of(REWARD, MADE)]
         raise RewardError(f"there is no reward '{name}'{suggest(name, there)}; there are: {', '.join(there)}")
     found = NAMED.get(name) or find_plugin(REWARD, name, MADE, can_reward)
+    if isinstance(found, RubricLike):
+        return from_rubric(found, weight=1.0 if weight is None else weight)
+    one = _make(name, found, args or {})
+    return (one if weight is None else one.weighted(weight),)
+
+
+def _make(name: str, found: object, args: Mapping[str, JsonValue]) -> Reward:
+    """A reward as it is, what a function that returns one makes of `args`, or what another library's stands for."""
     if isinstance(found, Reward):
         if args:
             raise ConfigError(f"rewards: {name} takes no args")
-        return (found,)
-    if isinstance(found, RubricLike):
-        return from_rubric(found)
+        return found
     assert callable(found), "nothing else is found"
     if library := read_signature(found):
         adapt = from_trl if library == "trl" else from_verifiers
-        return (adapt(found, **check_arguments(REWARD, name, adapt, args or {}, supplied=1)),)  # type: ignore[arg-type]
-    made = found(**check_arguments(REWARD, name, found, args or {}))
+        return adapt(found, **check_arguments(REWARD, name, adapt, args, supplied=1))  # type: ignore[arg-type]
+    made = found(**check_arguments(REWARD, name, found, args))
     if not isinstance(made, Reward):
         raise ConfigError(f"rewards: '{name}' made {type(made).__name__}, not a reward; {REWARD.contract}")
-    return (made,)
+    return made
