@@ -278,6 +278,42 @@ def test_a_subclass_may_replace_or_withdraw_a_tool():
     assert list(Coarse().tools[0].parameters["properties"]) == ["number", "margin"]
 
 
+def test_an_override_without_its_decorator_is_refused():
+    class Paid(GuessTheNumber):
+        @reward
+        def settled(self, episode: Episode) -> float:
+            return 1.0
+
+    class Strict(Paid):
+        def settled(self, episode: Episode) -> float:
+            return 0.0
+
+    class Stricter(Strict):
+        def settled(self, episode: Episode) -> float:
+            return 0.0
+
+    class Mute(GuessTheNumber):
+        def guess(self, number: int) -> str:
+            return ""
+
+    class Unpaid(Paid):
+        settled = None
+
+    class Renamed(Unpaid):
+        def settled(self) -> bool:
+            return True
+
+    advice = "put @reward above it, or set settled = None to leave it out"
+    for env in (Strict, Stricter):
+        with pytest.raises(EnvError, match=rf"^{env.__name__}.settled overrides a reward of Paid: {advice}$"):
+            env()
+    with pytest.raises(EnvError, match=r"^Mute.guess overrides a tool of GuessTheNumber: put @tool above it, or set"):
+        Mute()
+    for env in (Unpaid, Renamed):
+        (step,) = asyncio.run(play(env(), env().tasks("train")[0], says("It is 3.")))
+        assert step.rewards == {"guessed": 0.0}
+
+
 def test_tasks_come_for_every_split_or_by_split():
     assert qa().tasks("train") == qa().tasks("test") == [QUESTION]
     split = qa(tasks={"train": [{"question": "a"}, {"question": "b"}], "test": [QUESTION]})

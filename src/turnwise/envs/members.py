@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from turnwise.envs.base import Env
-from turnwise.errors import RewardError
+from turnwise.errors import EnvError, RewardError
 from turnwise.rewards import Reward, finite
 
 M = TypeVar("M")
@@ -15,10 +15,31 @@ _METRICS = ("success", "tool_calls", "tool_errors")
 
 
 def find_members(cls: type, kind: type[M]) -> tuple[M, ...]:
-    """The attributes of a class that are of a kind, unbound, in order of definition, those of its bases first."""
+    """The attributes of a class that are of a kind, unbound, in order of definition, those of its bases first.
+
+    One that a subclass sets to None is left out; one that it overrides by anything else of another kind is an error.
+    """
     names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
+    for name in names:
+        _check_override(cls, name, kind)
     members = (inspect.getattr_static(cls, name, None) for name in names)
     return tuple(member for member in members if isinstance(member, kind))
+
+
+def _check_override(cls: type, name: str, kind: type) -> None:
+    """Refuses a method that lost its decorator: the reward or tool of the base class would silently be gone."""
+    first, *others = [base for base in cls.__mro__ if name in vars(base)]
+    if vars(first)[name] is None or isinstance(vars(first)[name], kind):
+        return
+    for base in others:
+        if vars(base)[name] is None:
+            return
+        if isinstance(vars(base)[name], kind):
+            noun = kind.__name__.lower()
+            raise EnvError(
+                f"{first.__name__}.{name} overrides a {noun} of {base.__name__}: put @{noun} above it, or set "
+                f"{name} = None to leave it out"
+            )
 
 
 def check_channels(given: Sequence[Reward], own: Sequence[Reward], process: Mapping[str, float]) -> None:
