@@ -69,9 +69,16 @@ def test_gold_answers_may_be_one_or_many_or_numbers_but_not_missing():
 
     assert gold(answers=["a", 2]) == ("a", "2")
     assert gold(answer="a") == ("a",)
-    for data in ({}, {"answers": []}, {"answer": None}, {"answers": [None]}):
+    assert gold(answers=[42.0, -3.0, 0.5]) == ("42", "-3", "0.5")
+    for data in ({}, {"answers": []}, {"answer": None}, {"answers": [None]}, {"answer": math.nan}):
         with pytest.raises(RewardError, match="task 'q7' has no gold answer"):
             gold(**data)
+
+
+def test_a_whole_number_that_a_table_made_a_float_is_matched_by_the_number():
+    task = Task(id="q7", data={"answer": 42.0})
+    assert exact_match_reward.score(episode("<answer>42</answer>", task=task)) == 1.0
+    assert exact_match_reward.score(episode("<answer>420</answer>", task=task)) == 0.0
 
 
 def test_the_decorator_names_weighs_and_keeps_raw_scores_raw():
