@@ -114,6 +114,39 @@ def test_the_user_environment_keeps_the_contract():
     assert asyncio.run(check_env(GuessTheNumber())) == []
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_begin_may_be_async_and_runs_on_the_event_loop(quick):
+    class Awaited(ToolEnv):
+        async def begin(self, task: Task, episode_seed: int) -> None:
+            await asyncio.sleep(0)
+            self.secret, self.loop = episode_seed, asyncio.get_running_loop()
+
+        def prompt(self, task: Task) -> str:
+            return f"Say {self.secret}."
+
+        @reward(quick=quick)
+        def said(self, episode: Episode) -> float:
+            return float(episode.answer == str(self.secret))
+
+    async def main() -> Step:
+        env = Awaited(tasks=[QUESTION]).spawn()
+        (opening,) = await env.reset(QUESTION, 7)
+        assert opening.content == "Say 7."
+        assert env.loop is asyncio.get_running_loop()
+        return await env.step(says("7"))
+
+    assert asyncio.run(main()).rewards == {"said": 1.0}
+
+
+def test_an_async_prompt_is_refused():
+    class Slow(ToolEnv):
+        async def prompt(self, task: Task) -> str:
+            return "Where?"
+
+    with pytest.raises(EnvError, match=r"^Slow.prompt is async: write a plain def, and await in begin what it needs$"):
+        Slow(rewards=[exact_match_reward])
+
+
 def test_a_call_earns_its_process_reward_and_an_answer_its_outcome():
     env = qa(system="Be brief.", rewards=[exact_match_reward.weighted(2.0), f1_reward.weighted(0.5)])
 

@@ -7,6 +7,7 @@ earned them; the two have separate names, so nothing is paid under a name that m
 import asyncio
 import dataclasses
 import hashlib
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias, TypeVar, cast
@@ -45,7 +46,8 @@ class ToolEnv(Env):
     Pass tools and rewards, or subclass it and write `@tool` and `@reward` methods, each bound to its episode's own
     instance. A subclass with state sets it in `begin`. An episode's sync code (`begin`, methods, rewards) runs in order
     in one thread of its own, so that it may hold a database connection, say; where all of it is quick or async, there
-    is no thread, and it runs inline on the event loop. Async methods run on the event loop, side by side.
+    is no thread, and it runs inline on the event loop. Async methods run on the event loop, side by side; `begin` and
+    `close` may be async, too.
     """
 
     def __init__(
@@ -85,6 +87,10 @@ class ToolEnv(Env):
         check_channels(self._given_rewards, self._bound_rewards(), self._process)
         if max_turns is not None and max_turns < 1:
             raise EnvError(f"max_turns is {max_turns}; give at least 1, or None for no limit")
+        if inspect.iscoroutinefunction(self.prompt):
+            raise EnvError(
+                f"{type(self).__name__}.prompt is async: write a plain def, and await in begin what it needs"
+            )
         index_tools(self._offered())
         codes: list[Tool | Reward] = [*self._bound_tools(), *self._given_rewards, *self._bound_rewards()]
         self._needs_thread = not all(code.quick or code.is_async for code in codes)
@@ -106,9 +112,9 @@ class ToolEnv(Env):
             raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(self._tasks)}")
         return self._tasks.get(split, self._tasks.get("", ()))
 
-    def begin(self, task: Task, episode_seed: int) -> None:
-        """Sets the state of a new episode; a subclass that has state of its own overrides it."""
-        return
+    def begin(self, task: Task, episode_seed: int) -> Awaitable[None] | None:
+        """Sets the state of a new episode; a subclass that has state of its own overrides it, by `async def` or not."""
+        return None
 
     def prompt(self, task: Task) -> str:
         """What the user asks first: the task's `question`, unless a subclass overrides it."""
@@ -121,7 +127,10 @@ class ToolEnv(Env):
         await self._release_episode()
         await self._open_toolsets(task, episode_seed)
         self._thread = EpisodeThread(self._paces) if self._needs_thread else None
-        question = await self._in_thread(lambda: self._open(task, episode_seed), "begin")
+        beginning = await self._in_thread(lambda: self.begin(task, episode_seed), "begin")
+        if inspect.isawaitable(beginning):
+            await beginning
+        question = await self._in_thread(lambda: self.prompt(task), "prompt")
         opening = [Message(role="user", content=question)]
         if self._system:
             opening.insert(0, Message(role="system", content=self._system))
@@ -256,10 +265,6 @@ class ToolEnv(Env):
     async def _in_thread(self, work: Callable[[], T], what: str) -> T:
         """Runs sync code of the episode in its thread; inline where it has none."""
         return work() if self._thread is None else await self._thread.run(work, what=what, seconds=None)
-
-    def _open(self, task: Task, episode_seed: int) -> str:
-        self.begin(task, episode_seed)
-        return self.prompt(task)
 
 
 def read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:
