@@ -347,6 +347,47 @@ def test_an_override_without_its_decorator_is_refused():
         assert step.rewards == {"guessed": 0.0}
 
 
+def test_a_subclass_may_use_any_private_name():
+    class Busy(GuessTheNumber):
+        def begin(self, task: Task, episode_seed: int) -> None:
+            super().begin(task, episode_seed)
+            self._progress = self._process = self._thread = self._tasks = self._system = self._max_turns = 0
+
+        def _pay(self) -> None:
+            raise AssertionError
+
+        _counts = _finish = _offered = _pay
+
+        @tool
+        def work(self) -> str:
+            """Works."""
+            self._progress += 1
+            return str(self._progress)
+
+    turns = [calls("work", "{}"), calls("work", "{}"), calls("guess", '{"number": 1}'), says("Done.")]
+    *steps, last = asyncio.run(play(Busy(), Busy().tasks("train")[0], *turns))
+    assert [step.messages[0].content for step in steps[:2]] == ["1", "2"]
+    assert last.metrics["tool_calls"] == 3.0
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "close", "tasks", "tools", "prompt", "state_key"])
+def test_a_tool_or_reward_in_place_of_an_environments_own_method_is_refused(name):
+    def stop(self) -> str:
+        """Stops."""
+        return ""
+
+    def score(self, episode: Episode) -> float:
+        return 1.0
+
+    words = f"but every environment has a '{name}' of its own: rename the method and put"
+    with pytest.raises(EnvError, match=rf"^Odd.{name} is a tool, {words} @tool\(name='{name}'\) above it$"):
+        type("Odd", (GuessTheNumber,), {name: tool(stop)})()
+    with pytest.raises(EnvError, match=rf"^Odd.{name} is a reward, {words} @reward\(name='{name}'\) above it$"):
+        type("Odd", (GuessTheNumber,), {name: reward(score)})()
+    renamed = type("Renamed", (GuessTheNumber,), {"stop": tool(name=name)(stop)})()
+    assert [spec.name for spec in renamed.tools] == ["guess", name]
+
+
 def test_tasks_come_for_every_split_or_by_split():
     assert qa().tasks("train") == qa().tasks("test") == [QUESTION]
     split = qa(tasks={"train": [{"question": "a"}, {"question": "b"}], "test": [QUESTION]})

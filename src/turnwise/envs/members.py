@@ -14,16 +14,25 @@ M = TypeVar("M")
 _METRICS = ("success", "tool_calls", "tool_errors")
 
 
-def find_members(cls: type, kind: type[M]) -> tuple[M, ...]:
+def find_members(cls: type, kind: type[M], reserved: type) -> tuple[M, ...]:
     """The attributes of a class that are of a kind, unbound, in order of definition, those of its bases first.
 
-    One that a subclass sets to None is left out; one that it overrides by anything else of another kind is an error.
+    One that a subclass sets to None is left out; one that it overrides by anything else of another kind is an error,
+    and so is one in place of what `reserved` has under its name.
     """
     names = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
     for name in names:
         _check_override(cls, name, kind)
-    members = (inspect.getattr_static(cls, name, None) for name in names)
-    return tuple(member for member in members if isinstance(member, kind))
+    members = {name: inspect.getattr_static(cls, name, None) for name in names}
+    found = {name: member for name, member in members.items() if isinstance(member, kind)}
+    for name in found:
+        if hasattr(reserved, name):
+            noun = kind.__name__.lower()
+            raise EnvError(
+                f"{cls.__name__}.{name} is a {noun}, but every environment has a '{name}' of its own: rename the "
+                f"method and put @{noun}(name='{name}') above it"
+            )
+    return tuple(found.values())
 
 
 def _check_override(cls: type, name: str, kind: type) -> None:

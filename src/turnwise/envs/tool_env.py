@@ -2,6 +2,9 @@
 
 Invariant: outcome rewards are computed once, when the episode ends; process rewards are paid for the call that
 earned them; the two have separate names, so nothing is paid under a name that means something else.
+
+A subclass may call its own attributes `_progress` or `_pay`: ours have two underscores, which makes them private to
+this class, or begin with `_turnwise_`, where our own subclasses use them.
 """
 
 import asyncio
@@ -71,46 +74,46 @@ class ToolEnv(Env):
             system: The system message, if any.
             max_turns: Part of the task: the last turn allowed ends the episode, scored on no answer.
         """
-        self._given = tuple(tools)
-        self._opened: dict[int, OpenToolset] = {}
-        self._tasks = read_tasks(tasks)
-        self._given_rewards = tuple(rewards)
-        self._own_tools = find_members(type(self), Tool)
-        self._own_rewards = find_members(type(self), Reward)
-        self._process = dict(process or {})
-        self._system = system
-        self._max_turns = max_turns
-        self._progress: _Progress | None = None
-        self._thread: EpisodeThread | None = None
-        self._paces = Paces()
-        self._change: Callable[[Tool], Tool] | None = None
-        check_channels(self._given_rewards, self._bound_rewards(), self._process)
+        self.__given = tuple(tools)
+        self._turnwise_opened: dict[int, OpenToolset] = {}
+        self.__tasks = read_tasks(tasks)
+        self.__given_rewards = tuple(rewards)
+        self._turnwise_own_tools = find_members(type(self), Tool, reserved=ToolEnv)
+        self.__own_rewards = find_members(type(self), Reward, reserved=ToolEnv)
+        self._turnwise_process = dict(process or {})
+        self.__system = system
+        self._turnwise_max_turns = max_turns
+        self._turnwise_progress: _Progress | None = None
+        self.__thread: EpisodeThread | None = None
+        self.__paces = Paces()
+        self.__change: Callable[[Tool], Tool] | None = None
+        check_channels(self.__given_rewards, self.__bound_rewards(), self._turnwise_process)
         if max_turns is not None and max_turns < 1:
             raise EnvError(f"max_turns is {max_turns}; give at least 1, or None for no limit")
         if inspect.iscoroutinefunction(self.prompt):
             raise EnvError(
                 f"{type(self).__name__}.prompt is async: write a plain def, and await in begin what it needs"
             )
-        index_tools(self._offered())
-        codes: list[Tool | Reward] = [*self._bound_tools(), *self._given_rewards, *self._bound_rewards()]
-        self._needs_thread = not all(code.quick or code.is_async for code in codes)
+        index_tools(self.__offered())
+        codes: list[Tool | Reward] = [*self.__bound_tools(), *self.__given_rewards, *self.__bound_rewards()]
+        self.__needs_thread = not all(code.quick or code.is_async for code in codes)
 
     def with_tools(self, change: Callable[[Tool], Tool]) -> Self:
         """A copy whose tools are changed, each by the same function, when they are called."""
         changed = self.spawn()
-        changed._change = change
+        changed.__change = change
         return changed
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        return tuple(item.spec for item in (*self._given_tools(), *self._own_tools))
+        return tuple(item.spec for item in (*self.__given_tools(), *self._turnwise_own_tools))
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if not self._tasks:
+        if not self.__tasks:
             return super().tasks(split)
-        if split not in self._tasks and "" not in self._tasks:
-            raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(self._tasks)}")
-        return self._tasks.get(split, self._tasks.get("", ()))
+        if split not in self.__tasks and "" not in self.__tasks:
+            raise EnvError(f"there is no split '{split}'; the splits are: {', '.join(self.__tasks)}")
+        return self.__tasks.get(split, self.__tasks.get("", ()))
 
     def begin(self, task: Task, episode_seed: int) -> Awaitable[None] | None:
         """Sets the state of a new episode; a subclass that has state of its own overrides it, by `async def` or not."""
@@ -125,38 +128,38 @@ class ToolEnv(Env):
 
     async def reset(self, task: Task, episode_seed: int) -> Sequence[Message]:
         await self._release_episode()
-        await self._open_toolsets(task, episode_seed)
-        self._thread = EpisodeThread(self._paces) if self._needs_thread else None
-        beginning = await self._in_thread(lambda: self.begin(task, episode_seed), "begin")
+        await self.__open_toolsets(task, episode_seed)
+        self.__thread = EpisodeThread(self.__paces) if self.__needs_thread else None
+        beginning = await self.__in_thread(lambda: self.begin(task, episode_seed), "begin")
         if inspect.isawaitable(beginning):
             await beginning
-        question = await self._in_thread(lambda: self.prompt(task), "prompt")
+        question = await self.__in_thread(lambda: self.prompt(task), "prompt")
         opening = [Message(role="user", content=question)]
-        if self._system:
-            opening.insert(0, Message(role="system", content=self._system))
-        self._progress = _Progress(task=task, messages=list(opening))
+        if self.__system:
+            opening.insert(0, Message(role="system", content=self.__system))
+        self._turnwise_progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
 
     async def _release_episode(self) -> None:
         """Closes the toolsets of the episode."""
-        opened, self._opened = self._opened, {}
+        opened, self._turnwise_opened = self._turnwise_opened, {}
         if opened:
             await _all(one.close() for one in opened.values())
 
     def spawn(self) -> Self:
         twin = super().spawn()
-        twin._opened = {}
+        twin._turnwise_opened = {}
         return twin
 
     async def run_sync(self, method: Callable[[], T]) -> T:
         """Runs one of its own sync methods where the episode's state lives: in the episode's thread, if it has one."""
         if method == self.state_key and type(self).state_key is ToolEnv.state_key:
             return method()
-        return await self._in_thread(method, getattr(method, "__name__", "a method"))
+        return await self.__in_thread(method, getattr(method, "__name__", "a method"))
 
     def state_key(self) -> str | None:
         """Names what the agent has read of this task, and after how many turns; how it asked is no part of it."""
-        progress = self._progress
+        progress = self._turnwise_progress
         if progress is None:
             return None
         digest = hashlib.blake2b(f"{progress.task.id}\n{progress.turns}".encode(), digest_size=8)
@@ -168,28 +171,28 @@ class ToolEnv(Env):
     @property
     def turns_taken(self) -> int:
         """How many messages of the agent this episode has answered."""
-        return self._progress.turns if self._progress else 0
+        return self._turnwise_progress.turns if self._turnwise_progress else 0
 
     async def step(self, message: Message) -> Step:
-        progress = self._progress
+        progress = self._turnwise_progress
         if progress is None or progress.done:
             moment = "before reset" if progress is None else "after the episode was done"
             raise EnvError(f"{type(self).__name__} was stepped {moment}; call reset first")
         progress.turns += 1
         progress.messages.append(message)
         if not message.tool_calls:
-            return await self._finish(progress, answer=message.content)
-        results = await run_calls(self._offered(), message.tool_calls)
+            return await self.__finish(progress, answer=message.content)
+        results = await run_calls(self.__offered(), message.tool_calls)
         progress.tool_calls += len(results)
         progress.tool_errors += sum(not result.ok for result in results)
         replies = tuple(map(_reply, message.tool_calls, results))
         progress.messages.extend(replies)
-        paid = self._pay(results)
-        if progress.turns == self._max_turns:
-            return await self._finish(progress, answer=None, messages=replies, paid=paid)
-        return Step(messages=replies, rewards=paid, metrics=self._counts(progress))
+        paid = self.__pay(results)
+        if progress.turns == self._turnwise_max_turns:
+            return await self.__finish(progress, answer=None, messages=replies, paid=paid)
+        return Step(messages=replies, rewards=paid, metrics=self.__counts(progress))
 
-    async def _finish(
+    async def __finish(
         self,
         progress: _Progress,
         answer: str | None,
@@ -205,66 +208,66 @@ class ToolEnv(Env):
             tool_errors=progress.tool_errors,
             env=self,
         )
-        outcomes = (*self._given_rewards, *self._bound_rewards())
+        outcomes = (*self.__given_rewards, *self.__bound_rewards())
         # One after the other, as methods may change what the next one sees.
-        scores = {reward.name: await reward.score_episode(episode, self._thread) for reward in outcomes}
+        scores = {reward.name: await reward.score_episode(episode, self.__thread) for reward in outcomes}
         rewards = dict(paid or {}) | {reward.name: reward.weight * scores[reward.name] for reward in outcomes}
-        metrics = self._counts(progress) | scores
+        metrics = self.__counts(progress) | scores
         if outcomes:
             metrics["success"] = float(scores[outcomes[0].name] >= 1.0)
         return Step(messages=messages, rewards=rewards, done=True, metrics=metrics)
 
-    def _pay(self, results: Sequence[ToolResult]) -> dict[str, float]:
+    def __pay(self, results: Sequence[ToolResult]) -> dict[str, float]:
         paid: dict[str, float] = {}
         for result in results:
             for channel, value in result.rewards.items():
-                if channel not in self._process:
+                if channel not in self._turnwise_process:
                     raise RewardError(
                         f"a tool pays into '{channel}', which has no weight; add process={{'{channel}': 1.0}}"
                     )
-                paid[channel] = paid.get(channel, 0.0) + self._process[channel] * finite(channel, value)
+                paid[channel] = paid.get(channel, 0.0) + self._turnwise_process[channel] * finite(channel, value)
         return paid
 
-    def _offered(self) -> tuple[Tool, ...]:
+    def __offered(self) -> tuple[Tool, ...]:
         """The tools passed in, then the `@tool` methods of the class, bound to this very instance and its thread."""
-        own = self._bound_tools()
-        if self._thread is not None:
-            own = tuple(dataclasses.replace(item, thread=self._thread) for item in own)
-        offered = (*self._given_tools(), *own)
-        return offered if self._change is None else tuple(map(self._change, offered))
+        own = self.__bound_tools()
+        if self.__thread is not None:
+            own = tuple(dataclasses.replace(item, thread=self.__thread) for item in own)
+        offered = (*self.__given_tools(), *own)
+        return offered if self.__change is None else tuple(map(self.__change, offered))
 
-    def _given_tools(self) -> tuple[Tool, ...]:
+    def __given_tools(self) -> tuple[Tool, ...]:
         """Those passed in; of a toolset, the episode's own once there is one."""
         tools: list[Tool] = []
-        for place, given in enumerate(self._given):
-            tools += self._opened.get(place, given).tools if isinstance(given, Toolset) else [given]
+        for place, given in enumerate(self.__given):
+            tools += self._turnwise_opened.get(place, given).tools if isinstance(given, Toolset) else [given]
         return tuple(tools)
 
-    async def _open_toolsets(self, task: Task, episode_seed: int) -> None:
+    async def __open_toolsets(self, task: Task, episode_seed: int) -> None:
         """Opens all, side by side; what was opened stays known, so that `_release_episode` closes it whatever fails."""
 
         async def open_one(place: int, toolset: Toolset) -> None:
-            self._opened[place] = await toolset.open(task, episode_seed)
+            self._turnwise_opened[place] = await toolset.open(task, episode_seed)
 
-        if toolsets := [(place, given) for place, given in enumerate(self._given) if isinstance(given, Toolset)]:
+        if toolsets := [(place, given) for place, given in enumerate(self.__given) if isinstance(given, Toolset)]:
             await _all(open_one(place, toolset) for place, toolset in toolsets)
 
-    def _bound_tools(self) -> tuple[Tool, ...]:
-        return tuple(member.__get__(self) for member in self._own_tools)
+    def __bound_tools(self) -> tuple[Tool, ...]:
+        return tuple(member.__get__(self) for member in self._turnwise_own_tools)
 
-    def _bound_rewards(self) -> tuple[Reward, ...]:
-        return tuple(member.__get__(self) for member in self._own_rewards)
+    def __bound_rewards(self) -> tuple[Reward, ...]:
+        return tuple(member.__get__(self) for member in self.__own_rewards)
 
-    def _counts(self, progress: _Progress) -> dict[str, float]:
+    def __counts(self, progress: _Progress) -> dict[str, float]:
         counts = {"tool_calls": float(progress.tool_calls), "tool_errors": float(progress.tool_errors)}
-        for toolset in self._opened.values():
+        for toolset in self._turnwise_opened.values():
             for name, value in toolset.metrics.items():
                 counts[name] = counts.get(name, 0.0) + value
         return counts
 
-    async def _in_thread(self, work: Callable[[], T], what: str) -> T:
+    async def __in_thread(self, work: Callable[[], T], what: str) -> T:
         """Runs sync code of the episode in its thread; inline where it has none."""
-        return work() if self._thread is None else await self._thread.run(work, what=what, seconds=None)
+        return work() if self.__thread is None else await self.__thread.run(work, what=what, seconds=None)
 
 
 def read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[Task]]:

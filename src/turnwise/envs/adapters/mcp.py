@@ -116,18 +116,18 @@ class MCPEnv(WithFunctions, ToolEnv):
         )
 
     def episode_so_far(self) -> tuple[Task, Sequence[Message]]:
-        if self._progress is None:
+        if self._turnwise_progress is None:
             raise EnvError("MCPEnv's expert was asked before reset; call reset first")
-        return self._progress.task, self._progress.messages
+        return self._turnwise_progress.task, self._turnwise_progress.messages
 
     def prompt(self, task: Task) -> str:
         """The task's `question`; without one, what the servers' setup tools answered."""
-        told = [one.opening for one in self._opened.values() if isinstance(one, OpenMCPTools) and one.opening]
+        told = [one.opening for one in self._turnwise_opened.values() if isinstance(one, OpenMCPTools) and one.opening]
         return "\n\n".join(told) if told and "question" not in task.data else super().prompt(task)
 
     def server(self, place: int) -> OpenMCPTools:
         """The server of this episode, by its place in `servers`."""
-        return cast(OpenMCPTools, self._opened[place])
+        return cast(OpenMCPTools, self._turnwise_opened[place])
 
 
 def _score_by(place: int, tool: str, name: str) -> Reward:

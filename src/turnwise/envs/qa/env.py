@@ -114,7 +114,7 @@ class SearchQA(ToolEnv):
         opened = open_index(found, index, cache=cache, encoder=encoder, url=url)
         self._searcher = Searcher(opened, passages)
         self._passage_chars, self._lazy, self._local = passage_chars, lazy, bool(opened.passages)
-        self._own_tools = tuple(_choose_search(item, opened) for item in self._own_tools)
+        self._turnwise_own_tools = tuple(_choose_search(item, opened) for item in self._turnwise_own_tools)
         _check_gold(splits, opened)
 
     def showing(self, passages: int) -> Self:
@@ -171,7 +171,7 @@ class SearchQA(ToolEnv):
         self._read += shown
         new = self._gold.take(hit.passage for hit in hits)
         earned = {FOUND_GOLD: float(new), SEARCH_COST: -1.0}
-        paid = {channel: value for channel, value in earned.items() if channel in self._process}
+        paid = {channel: value for channel, value in earned.items() if channel in self._turnwise_process}
         return ToolResult(content=show_hits(shown), rewards=paid)
 
     async def step(self, message: Message) -> Step:
@@ -202,8 +202,8 @@ class SearchQA(ToolEnv):
 
     def _next_query(self) -> str | None:
         """What the expert searches for now; None when it is to answer."""
-        assert self._max_turns is not None
-        if self.turns_taken >= self._max_turns - 1:
+        assert self._turnwise_max_turns is not None
+        if self.turns_taken >= self._turnwise_max_turns - 1:
             return None
         return next_search(
             str(self._task.data["question"]),
