@@ -278,7 +278,9 @@ def test_rewards_that_are_not_numbers_name_their_channel():
         ({"tools": [GuessTheNumber.guess]}, ToolError, "is a method without its object"),
         ({"max_turns": 0}, EnvError, "max_turns is 0"),
         ({"tasks": ["What?"]}, EnvError, "tasks must be a list"),
-        ({"tasks": {"question": "What?"}}, EnvError, "tasks must be a list"),
+        ({"tasks": {"question": "What?"}}, EnvError, "tasks must be a list.*; this is 'What\\?'"),
+        ({"tasks": {"train": {"question": "What?"}}}, EnvError, "tasks must be a list.*; this is {'question'"),
+        ({"tasks": [QUESTION, "What?"]}, EnvError, "tasks must be a list.*; this holds 'What\\?'"),
     ],
 )
 def test_mistakes_are_found_when_the_environment_is_made(options, error, words):
@@ -393,6 +395,8 @@ def test_tasks_come_for_every_split_or_by_split():
     split = qa(tasks={"train": [{"question": "a"}, {"question": "b"}], "test": [QUESTION]})
     assert split.tasks("train")[1] == Task(id="train-1", seed=1, data={"question": "b"})
     assert split.tasks("test") == [QUESTION]
+    mixed = qa(tasks=[QUESTION, {"question": "b"}]).tasks("train")
+    assert mixed == [QUESTION, Task(id="task-1", seed=1, data={"question": "b"})]
     with pytest.raises(EnvError, match="there is no split 'dev'; the splits are: train, test"):
         split.tasks("dev")
     with pytest.raises(EnvError, match="ToolEnv brings no tasks"):

@@ -24,11 +24,12 @@ from turnwise.tools.episode_thread import EpisodeThread, Paces
 from turnwise.tools.tool import encodable
 from turnwise.types import Json, Message, Step, Task, ToolCall, ToolResult, ToolSpec
 
-TaskList: TypeAlias = Sequence[Task] | Sequence[Mapping[str, Json]]
+TaskList: TypeAlias = Sequence[Task | Mapping[str, Json]]
 
 T = TypeVar("T")
 
 _MAX_NAME_CHARS = 64
+_TASKS_ARE = "tasks must be a list, or lists by split, of Task or of mappings"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,16 +279,22 @@ def read_tasks(tasks: TaskList | Mapping[str, TaskList]) -> dict[str, Sequence[T
 
 
 def _as_tasks(split: str, listed: TaskList) -> Sequence[Task]:
-    # Only the first is looked at: a lazy sequence makes its tasks when they are asked for.
     if not len(listed):
         return ()
-    first = None if isinstance(listed, str) else listed[0]
-    if isinstance(first, Task):
+    if isinstance(listed, str | Mapping):
+        raise EnvError(f"{_TASKS_ARE}; this is {listed!r:.80}")
+    # A lazy sequence makes its tasks when they are asked for, so only its first is looked at.
+    if type(listed) not in (list, tuple) and isinstance(listed[0], Task):
         return cast(Sequence[Task], listed)
-    if not isinstance(first, Mapping):
-        raise EnvError(f"tasks must be a list, or lists by split, of Task or of mappings; this holds {listed[0]!r}")
-    data = cast(Sequence[Mapping[str, Json]], listed)
-    return [Task(id=f"{split or 'task'}-{i}", seed=i, data=item) for i, item in enumerate(data)]
+    return [_as_task(f"{split or 'task'}-{i}", i, item) for i, item in enumerate(listed)]
+
+
+def _as_task(name: str, seed: int, item: Task | Mapping[str, Json]) -> Task:
+    if isinstance(item, Task):
+        return item
+    if not isinstance(item, Mapping):
+        raise EnvError(f"{_TASKS_ARE}; this holds {item!r:.80}")
+    return Task(id=name, seed=seed, data=item)
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
