@@ -5,7 +5,12 @@ import textwrap
 import pytest
 
 from turnwise.envs import EnvSettings, ToolEnv, make_env
+from turnwise.envs.adapters.mcp import MCPEnv
+from turnwise.envs.qa.env import SearchQA
+from turnwise.envs.registry import ENV
 from turnwise.errors import ConfigError, RewardError
+from turnwise.gateway.program import AgentProgram
+from turnwise.plugins import check_arguments
 
 SOURCE = textwrap.dedent("""
     from dataclasses import dataclass
@@ -99,3 +104,11 @@ def test_a_module_lying_beside_the_recipe_is_offered_as_a_file(file, monkeypatch
     (file.parent / "beside_me.py").write_text(SOURCE)
     with pytest.raises(ConfigError, match=r"there is no module 'beside_me'; did you mean 'beside_me\.py:Maze'\?"):
         make("beside_me:Maze", size=1)
+
+
+@pytest.mark.parametrize(
+    ("made", "others"), [(SearchQA, {"questions": "questions.jsonl"}), (MCPEnv, {"servers": []}), (AgentProgram, {})]
+)
+def test_every_environment_that_takes_rewards_takes_them_with_arguments(made, others):
+    args = {"rewards": ["exact_match", {"name": "judge", "weight": 0.2, "args": {"rubric": "Polite."}}], **others}
+    assert check_arguments(ENV, made.__name__, made, args) == args

@@ -21,7 +21,7 @@ from turnwise.gateway.session import Ended, Session
 from turnwise.rewards import Reward
 from turnwise.rewards.named import choose_rewards
 from turnwise.sources import require_trusted, spell_command
-from turnwise.types import Json, Message, Task  # noqa: F401 - annotations are resolved here, and TaskList names Json
+from turnwise.types import Json, Message, Task
 
 
 class AgentProgram(WithFunctions, SessionEnv):
@@ -33,7 +33,7 @@ class AgentProgram(WithFunctions, SessionEnv):
         command: Sequence[str] = (),
         function: AgentFunction | str | None = None,
         tasks: TaskList | Mapping[str, TaskList] | str = (),
-        rewards: str | Mapping[str, float] | Sequence[str | Reward] = (),
+        rewards: str | Mapping[str, float] | Sequence[str | Reward | Mapping[str, Json]] = (),
         score: Scorer | str | None = None,
         expert: Expert | str | None = None,
         seconds: float = 600.0,

@@ -80,7 +80,7 @@ class MCPEnv(WithFunctions, ToolEnv):
         *,
         servers: Sequence[Mapping[str, Json]],
         tasks: TaskList | Mapping[str, TaskList] | str = (),
-        rewards: str | Mapping[str, float] | Sequence[str | Reward] = (),
+        rewards: str | Mapping[str, float] | Sequence[str | Reward | Mapping[str, Json]] = (),
         process: Mapping[str, float] | None = None,
         system: str = "",
         max_turns: int | None = None,
