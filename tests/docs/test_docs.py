@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Union, get_args, get_origin
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 import turnwise
@@ -49,6 +50,11 @@ def settings_of(page: Path) -> list[str]:
     dotted = (path for path in found if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", path))
     sections = {path for path in dotted if path.split(".")[0] in Config.model_fields}
     return sorted(path for path in sections if not path.endswith((".py", ".md", ".yaml", ".json")))
+
+
+def recipes_of(page: Path) -> list[str]:
+    """Blocks of YAML, each of them a part of a recipe."""
+    return re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def files_of(page: Path) -> list[str]:
@@ -120,6 +126,12 @@ def _check_env(name: str, overrides: list[str]) -> None:
 @pytest.mark.parametrize("path", pages_with({page: settings_of(page) for page in PAGES}))
 def test_a_setting_exists(path):
     assert resolve(path)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if recipes_of(page)], ids=lambda page: page.name)
+def test_a_part_of_a_recipe_has_the_sections_of_a_recipe(page):
+    for part in recipes_of(page):
+        assert [section for section in yaml.safe_load(part) if section not in Config.model_fields] == []
 
 
 def test_a_setting_that_does_not_exist_is_found_out():
