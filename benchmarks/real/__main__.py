@@ -19,7 +19,17 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+
+_OF_FILES = {
+    "habits": ("answers", "measure_habits"),
+    "conclusions": ("conclusions", "measure_conclusions"),
+    "frozen-lake": ("frozen_lake", "check_episodes"),
+    "sokoban": ("sokoban", "check_levels"),
+    "alfworld": ("alfworld", "measure_rooms"),
+}
+"""Commands that read episodes and nothing else: the module and the function of each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,23 +92,14 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.curve import read_records, summarise_run
 
         return summarise_run([read_records(run) for run in options.runs], options.steps)
-    if options.command == "frozen-lake":
-        from benchmarks.real.frozen_lake import check_episodes
-
-        return check_episodes(*options.files)
+    if options.command in _OF_FILES:
+        module, function = _OF_FILES[options.command]
+        return dict(getattr(import_module(f"benchmarks.real.{module}"), function)(*options.files))
     if options.command == "plot":
         from benchmarks.real.plot import draw_runs
 
         options.to.write_text(draw_runs(options.runs), encoding="utf-8")
         return {"written": str(options.to)}
-    if options.command == "sokoban":
-        from benchmarks.real.sokoban import check_levels
-
-        return check_levels(*options.files)
-    if options.command == "alfworld":
-        from benchmarks.real.alfworld import measure_rooms
-
-        return measure_rooms(*options.files)
     if options.command == "host":
         from benchmarks.real.host import measure_host
 
@@ -122,14 +123,8 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
         from benchmarks.real.reach import measure_reach
 
         return dict(measure_reach(options.folder, options.count))
-    if options.command == "conclusions":
-        from benchmarks.real.conclusions import measure_conclusions
+    from benchmarks.real.answers import compare_answers, measure_overlap, read_answers, read_supporting
 
-        return dict(measure_conclusions(*options.files))
-    from benchmarks.real.answers import compare_answers, measure_habits, measure_overlap, read_answers, read_supporting
-
-    if options.command == "habits":
-        return dict(measure_habits(*options.files))
     answers = read_answers(options.before, options.after)
     found = compare_answers(answers)
     if options.written:
