@@ -187,6 +187,14 @@ def test_the_plain_format(tmp_path):
     )
 
 
+def test_a_whole_number_is_an_answer_without_its_point(tmp_path):
+    """A table makes 42.0 of 42 where its column has gaps, and without punctuation that reads as 420."""
+    (tmp_path / "q.jsonl").write_text(
+        '{"question": "How many?", "answer": 42.0}\n{"question": "How far?", "answer": 2.5}'
+    )
+    assert [question.answers for question in read_questions(tmp_path / "q.jsonl")] == [("42",), ("2.5",)]
+
+
 def test_tasks_carry_plain_data_and_a_name(tmp_path):
     questions = read_questions([PLAIN, HOTPOT])
     plain, hotpot = to_tasks("train", questions)
@@ -284,6 +292,7 @@ GOOD = '{"question": "a?", "answers": ["b"]}'
         ("q.jsonl", f"{GOOD}\n[1]", "q.jsonl:2: a question is an object such as"),
         ("q.jsonl", f'{GOOD}\n{{"question": "a?"}}', 'q.jsonl:2: this question has no answer; give it "answers"'),
         ("q.jsonl", '{"question": "a?", "answers": []}', "q.jsonl:1: this question has no answer"),
+        ("q.jsonl", '{"question": "a?", "answer": NaN}', "q.jsonl:1: this question has no answer"),
         ("q.jsonl", '{"question": "a?", "answers": [" "]}', "q.jsonl:1: the gold answer of this question is empty"),
         ("q.jsonl", '{"question": "a?", "answers": [["b"]]}', 'q.jsonl:1: this question has ["b"] for an answer'),
         ("q.jsonl", '{"question": "a?", "answers": true}', "q.jsonl:1: this question has true for an answer"),

@@ -1,6 +1,7 @@
 """Compares a predicted answer with the gold ones, as SQuAD does; knows nothing of what is paid for it."""
 
 import functools
+import math
 import re
 import string
 from collections import Counter
@@ -17,6 +18,19 @@ def final_answer(text: str) -> str | None:
     """What stands in the last `<answer>...</answer>`, trimmed; None without one."""
     found = _ANSWER.findall(text)
     return str(found[-1]).strip() if found else None
+
+
+def is_answer(gold: object) -> bool:
+    """Whether it can be a gold answer: a text or a number; NaN is how a table writes that there is none."""
+    return isinstance(gold, str | int) or (isinstance(gold, float) and not math.isnan(gold))
+
+
+def write_answer(gold: object) -> str:
+    """A gold answer as text: `"42"` for 42.0, which a table makes of 42 where its column has gaps.
+
+    Without punctuation, 42.0 would read as 420.
+    """
+    return str(int(gold)) if isinstance(gold, float) and gold.is_integer() else str(gold)
 
 
 @functools.lru_cache(maxsize=_KEPT)

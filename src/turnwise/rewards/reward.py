@@ -15,7 +15,7 @@ from dataclasses import replace as replace_fields
 from typing import TypeAlias, cast, overload
 
 from turnwise.errors import RewardError
-from turnwise.rewards.answers import exact_match, f1, final_answer
+from turnwise.rewards.answers import exact_match, f1, final_answer, is_answer, write_answer
 from turnwise.tools.episode_thread import EpisodeThread
 from turnwise.tools.infrastructure import InfrastructureError
 from turnwise.tools.running import TimedOutError, run_in_loop, run_in_thread
@@ -43,19 +43,9 @@ class Episode:
         """The task's `answers`, or its one `answer`, as text; a whole number is written without its point: `"42"`."""
         gold = self.task.data.get("answers", self.task.data.get("answer"))
         listed = gold if isinstance(gold, list | tuple) else (gold,)
-        if not listed or not all(map(_is_answer, listed)):
+        if not listed or not all(map(is_answer, listed)):
             raise RewardError(f"task '{self.task.id}' has no gold answer; put data={{'answers': ['...']}} in it")
-        return tuple(map(_write_answer, listed))
-
-
-def _is_answer(gold: object) -> bool:
-    """Whether it is a gold answer; NaN is how a table writes that there is none."""
-    return isinstance(gold, str | int) or (isinstance(gold, float) and not math.isnan(gold))
-
-
-def _write_answer(gold: object) -> str:
-    # A table makes 42.0 of 42 where its column has gaps, and without punctuation 42.0 reads as 420.
-    return str(int(gold)) if isinstance(gold, float) and gold.is_integer() else str(gold)
+        return tuple(map(write_answer, listed))
 
 
 class ScoringDownError(Exception):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from turnwise.errors import EnvError
-from turnwise.rewards import normalise_answer
+from turnwise.rewards.answers import is_answer, normalise_answer, write_answer
 from turnwise.tools.search.retrieval import Passage
 
 Entry: TypeAlias = Mapping[str, object]
@@ -154,10 +154,11 @@ def _answers(where: str, entry: Entry, aliases: Sequence[str] = ()) -> tuple[str
     for key in _ALIAS_KEYS:
         listed += _texts(where, entry, key)
     for answer in listed:
-        if answer is None or isinstance(answer, bool) or not isinstance(answer, str | int | float):
-            shown = "has no answer" if answer is None else f"has {_show(answer)} for an answer"
+        if isinstance(answer, bool) or not is_answer(answer):
+            missing = answer is None or isinstance(answer, float)  # NaN, in a table
+            shown = "has no answer" if missing else f"has {_show(answer)} for an answer"
             raise EnvError(f'{where}: this question {shown}; give it "answers": ["...", ...], the gold one first')
-    answers = [" ".join(str(answer).split()) for answer in (*listed, *aliases)]
+    answers = [" ".join(write_answer(answer).split()) for answer in (*listed, *aliases)]
     if not answers[0]:
         raise EnvError(f'{where}: the gold answer of this question is empty; give it "answers": ["...", ...]')
     if not normalise_answer(answers[0]):
