@@ -34,6 +34,8 @@ class Task:
     data: Mapping[str, Json] = field(default_factory=dict)
     env: str = ""
     """In a mixture, the name of its environment there; else empty."""
+    origin: str = field(default="", compare=False, repr=False)
+    """The file and row it was read from, for messages; else empty. Not stored with a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,9 @@ from turnwise.envs import task_files
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.envs.task_files import read_tasks
 from turnwise.errors import ConfigError, EnvError
+from turnwise.rollout.failures import report_failures
 from turnwise.settings import parse_settings
+from turnwise.types import StopReason, Trajectory
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "gold": str(2 * n), "level": "easy"} for n in range(40)]
 COLUMNS = {"question": "prompt", "answers": "gold"}
@@ -120,6 +122,18 @@ def test_a_mistake_names_the_file_and_the_row(tmp_path, name, text, told):
     with pytest.raises(EnvError, match=told) as raised:
         read_tasks(tmp_path / name, columns={"question": "prompt"})
     assert "\n" not in str(raised.value)
+
+
+def test_a_failed_episode_names_the_file_and_the_row_of_its_task(tmp_path, caplog):
+    path = write(tmp_path, "a.jsonl", [{"question": "Why?"}, {"answers": ["so"]}, {"answers": ["so"]}])
+    (well, *broken) = read_tasks(path)
+    failed = [
+        Trajectory(task=task, turns=(), stop=StopReason.ENV_FAILED, failure=f"task '{task.id}': reset: no question")
+        for task in broken
+    ]
+    report_failures([*failed, Trajectory(task=well, turns=(), stop=StopReason.DONE)])
+    assert f"2 times alike: task '{broken[0].id}': reset: no question [{path}:2]" in caplog.text
+    assert broken[1].origin == f"{path}:3"
 
 
 def test_what_is_not_there_is_said(tmp_path):

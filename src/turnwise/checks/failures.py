@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from turnwise.checks.diagnosis import Diagnosis
+from turnwise.rollout.failures import explain_failure
 from turnwise.types import StopReason, Trajectory
 
 _MANY = 0.05
@@ -17,7 +18,7 @@ def check_failures(trajectories: Sequence[Trajectory]) -> list[Diagnosis]:
     return [
         Diagnosis(
             kind="episodes_failed",
-            cause=f"episodes failed, the first in {failed[0].failure}",
+            cause=f"episodes failed, the first in {explain_failure(failed[0])}",
             advice="mend the environment, or leave such tasks out: nothing is learnt from a failed episode",
             evidence={"failed": float(len(failed)), "of": float(len(trajectories))},
             severity="alarm" if len(failed) >= _MANY * len(trajectories) else "sign",

@@ -8,6 +8,7 @@ line that names the file and the row. A large file is indexed, and its rows are 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeAlias, overload
 
@@ -151,7 +152,7 @@ def _distinct(rows: Rows, tasks: list[Task], *, named: bool) -> list[Task]:
         first.setdefault(task.id, place)
         times[task.id] = times.get(task.id, 0) + 1
         if times[task.id] > 1:
-            tasks[place] = Task(id=f"{task.id}-{times[task.id]}", seed=task.seed, data=task.data)
+            tasks[place] = replace(task, id=f"{task.id}-{times[task.id]}")
     return tasks
 
 
@@ -168,7 +169,7 @@ def _make_task(rows: Rows, place: int, columns: Mapping[str, str]) -> Task:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise EnvError(f"{where}: the seed is {seed!r}: expected an integer")
     task_id = _hash(data) if own is None else str(own)
-    return Task(id=task_id, seed=seed_of_id(task_id) if seed is None else seed, data=data)
+    return Task(id=task_id, seed=seed_of_id(task_id) if seed is None else seed, data=data, origin=where)
 
 
 def _find(row: Mapping[str, Json], column: str, where: str, name: str) -> Json:

@@ -26,11 +26,17 @@ def report_failures(trajectories: Sequence[Trajectory], what: str = "episode", *
     _logger.warning("%s, %s", words, _commonest(failed))
 
 
+def explain_failure(trajectory: Trajectory) -> str:
+    """Its failure, and the row of the file that its task was read from."""
+    origin = trajectory.task.origin
+    return f"{trajectory.failure} [{origin}]" if origin else trajectory.failure
+
+
 def _commonest(failed: Sequence[Trajectory]) -> str:
     """`7 times alike: task 'train-3': step: KeyError: 'gold' (support.py:41 in solved)`."""
     kinds = [_kind(trajectory) for trajectory in failed]
     kind, times = Counter(kinds).most_common()[0]
-    first = failed[kinds.index(kind)].failure
+    first = explain_failure(failed[kinds.index(kind)])
     return f"the first: {first}" if times == 1 else f"{times} times alike: {first}"
 
 
