@@ -131,15 +131,20 @@ class ToolEnv(Env):
         await self._release_episode()
         await self.__open_toolsets(task, episode_seed)
         self.__thread = EpisodeThread(self.__paces) if self.__needs_thread else None
-        beginning = await self.__in_thread(lambda: self.begin(task, episode_seed), "begin")
-        if inspect.isawaitable(beginning):
-            await beginning
-        question = await self.__in_thread(lambda: self.prompt(task), "prompt")
+        if inspect.iscoroutinefunction(self.begin):
+            await self.begin(task, episode_seed)
+            question = await self.__in_thread(lambda: self.prompt(task), "prompt")
+        else:
+            question = await self.__in_thread(lambda: self.__open(task, episode_seed), "begin")
         opening = [Message(role="user", content=question)]
         if self.__system:
             opening.insert(0, Message(role="system", content=self.__system))
         self._turnwise_progress = _Progress(task=task, messages=list(opening))
         return tuple(opening)
+
+    def __open(self, task: Task, episode_seed: int) -> str:
+        self.begin(task, episode_seed)
+        return self.prompt(task)
 
     async def _release_episode(self) -> None:
         """Closes the toolsets of the episode."""
