@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,9 +222,10 @@ def test_a_text_longer_than_the_model_can_read_is_cut_to_its_positions(bert):
 def test_a_long_encoding_says_how_far_it_is(bert, monkeypatch, caplog):
     from turnwise.tools.search import encoders
 
-    seconds = iter(range(0, 100, 6))
-    monkeypatch.setattr(encoders.time, "monotonic", lambda: next(seconds))
     encoder = encoders.load_encoder(DenseSettings(encoder=str(bert), device="cpu", batch=1))
+    seconds = iter(range(0, 100, 6))
+    # Not the clock itself, which other threads of the process read.
+    monkeypatch.setattr(encoders, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     encoder.encode_passages(["oslo"] * 6)
     # After 6, 12, ... seconds: at 12 for the first time, then not before 24; at the end there is nothing left.
     assert caplog.messages == [
