@@ -88,7 +88,7 @@ class Learner:
         packing = parallel.broadcast(self._check_model(whole, runner) if parallel.is_main else None)
         optimizer = functools.partial(Optimizer, total_steps=total_steps, parallel=parallel)
         self.optimizer = optimizer(self.model, settings.optimizer)
-        self.reference = Reference(self.model) if loss.kl_coef > 0 else None
+        self.reference = Reference(self.model, parallel.local) if loss.kl_coef > 0 else None
         self.critic: Critic | None = None
         self.critic_optimizer: Optimizer | None = None
         if credit.needs_critic:

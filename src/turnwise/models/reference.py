@@ -18,16 +18,16 @@ def _as_it_is(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _part_here(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part of a sharded tensor, in the same memory."""
-    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class Reference:
     """The trainable parameters of a policy as they were."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, local: Callable[[torch.Tensor], torch.Tensor] = _whole) -> None:
+        """`local` is this process's part of a tensor, in the same memory."""
+        self._local = local
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._kept = {name: p.detach().clone() for name, p in self._parameters.items()}
 
@@ -47,7 +47,7 @@ class Reference:
     @torch.no_grad()
     def _make_room(self) -> dict[torch.dtype, torch.Tensor]:
         """By dtype, for the largest of the parameters' parts in this process."""
-        parts = [_part_here(parameter) for parameter in self._parameters.values()]
+        parts = [self._local(parameter) for parameter in self._parameters.values()]
         sizes: dict[torch.dtype, int] = {}
         for part in parts:
             sizes[part.dtype] = max(part.numel(), sizes.get(part.dtype, 0))
@@ -57,7 +57,7 @@ class Reference:
     def _swap(self, room: Mapping[torch.dtype, torch.Tensor]) -> None:
         """Values change places, one tensor at a time, not tensors: a sharded module holds on to its own."""
         for name, parameter in self._parameters.items():
-            own, kept = _part_here(parameter), _part_here(self._kept[name])
+            own, kept = self._local(parameter), self._local(self._kept[name])
             aside = room[own.dtype][: own.numel()].view_as(own)
             aside.copy_(own)
             own.copy_(kept)
