@@ -258,13 +258,12 @@ def _name_data(recipe: str, folder: str | None) -> list[str]:
         return []
     env = load_config(recipe).env
     args = env.args if isinstance(env, EnvSettings) else {}
-    moved = {name: _move(value, folder) for name, value in args.items()}
-    changed = [f"env.args.{name}={json.dumps(value)}" for name, value in moved.items() if value != args[name]]
-    if not changed:
+    named = [name for name, value in args.items() if _move(value, "") != value]
+    if not named:
         raise ConfigError(f"--data: {recipe} names no file beneath data/ that could be elsewhere; leave it out")
     if not Path(folder).is_dir():
         raise ConfigError(f"--data: there is no folder {folder}; give the one that the recipe calls data")
-    return changed
+    return [f"env.args.{name}={json.dumps(_move(args[name], folder))}" for name in named]
 
 
 def _move(value: object, folder: str) -> object:
