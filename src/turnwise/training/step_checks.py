@@ -21,6 +21,7 @@ from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_pari
 from turnwise.checks.sampling import check_sampling
 from turnwise.checks.tokens import TokenScores, pair_scores, played_in
 from turnwise.checks.versions import check_versions
+from turnwise.compute.device import on_one_thread
 from turnwise.config import Config
 from turnwise.learner.batch import Batch
 from turnwise.learner.update import Update
@@ -79,7 +80,8 @@ class StepChecks:
         trained = played_in(chosen)
         if not trained:
             return []
-        batch = Batch.of(chosen, tails=False)
+        with on_one_thread(next(self._model.parameters()).device):
+            batch = Batch.of(chosen, tails=False)
         rows = LaidOut(
             ids=batch.ids.numpy(),
             action=batch.action.numpy(),
