@@ -124,7 +124,7 @@ def _kinds(rows: Mapping[str, RowResults]) -> str:
     kinds = list(dict.fromkeys(kind for one in found.values() for kind in one))
     if not kinds:
         return "not run"
-    lines = [[row.label, *(one[kind].show() for kind in kinds)] for row, one in found.items()]
+    lines = [[row.label, *(f"{one[kind].mean:.3f}" for kind in kinds)] for row, one in found.items()]
     return markdown_table(["", *(kind.replace("=", " ") for kind in kinds)], lines)
 
 
