@@ -91,6 +91,25 @@ class Publication:
         write_text(self.page, filled)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPage(Publication):
+    """One whose page starts as the template where there is none yet."""
+
+    template: str
+    """Empty for a page that must exist."""
+    results_name: str
+    """Of the results file, which need not be the page's."""
+
+    @property
+    def results(self) -> Path:
+        return self.root / "benchmarks" / "results" / f"{self.results_name}.json"
+
+    def read_page(self) -> str:
+        if self.template and not self.page.is_file():
+            return self.template
+        return Publication.read_page(self)  # a dataclass with slots is not the class that super() knows
+
+
 def fill(page: str, parts: Mapping[str, str], results: Mapping[str, float], *, source: str) -> str:
     """Puts Markdown between `<!-- results: NAME -->` and `<!-- end -->`, each on a line of its own, and single numbers
     between `<!-- result: NAME .2f -->` and `<!-- end -->` within a sentence; the rest of the page stays as it is."""

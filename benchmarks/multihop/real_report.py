@@ -3,29 +3,33 @@
 Invariant: every row is shown, whatever there is of it: its results, how many of its steps are trained, or "not run".
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.report import Picture, Report
 from benchmarks.harness.results import Estimate, draw_line, markdown_table
-from benchmarks.multihop.questions import (
+from benchmarks.harness.row_report import (
+    count_seeds,
+    describe_state,
+    effort_table,
+    flatten_run,
+    show_mean,
+    window_table,
+)
+from benchmarks.harness.rows import (
     RowResults,
     average_steps,
     compare,
     compare_training,
-    count_steps,
     estimate_right,
     estimate_solved,
+    gather,
     read_metric,
-    sum_effort,
 )
 from benchmarks.multihop.results import summarise_kinds
 from benchmarks.multihop.rows import ABLATIONS, BASELINES, CEILINGS, EXPLORING, METHODS, READING, SFT, Row
 from turnwise.runs import Panel
 
-_WINDOWS = 8
-"""Into how many parts the steps of training are divided where a table shows them."""
 _TRAINED: Sequence[Row] = (*METHODS, *ABLATIONS)
 _COMPARED: Sequence[Row] = (*BASELINES, *_TRAINED)
 
@@ -35,8 +39,8 @@ def report(seeds: Sequence[int], results: JobResults, steps: Mapping[str, int], 
 
     `steps` are those that each method is to be trained for.
     """
-    rows = {row.key: _gather(row, results, seeds) for row in (*_COMPARED, *CEILINGS)}
-    states = {key: _state(found, steps.get(key)) for key, found in rows.items()}
+    rows = {row.key: gather(row.key, results, seeds) for row in (*_COMPARED, *CEILINGS)}
+    states = {key: describe_state(found, steps.get(key)) for key, found in rows.items()}
     parts = {
         "table": _table(rows, states, len(seeds)),
         "ceilings": _ceilings(rows, states),
@@ -48,26 +52,6 @@ def report(seeds: Sequence[int], results: JobResults, steps: Mapping[str, int], 
     pictures = [_draw(rows)] if any(_success(found) for found in rows.values()) else []
     about = {f"state/{key}": state for key, state in states.items() if state}
     return Report(results=_flatten(rows), parts=parts, pictures=pictures, about=about)
-
-
-def _gather(row: Row, results: JobResults, seeds: Sequence[int]) -> RowResults:
-    kinds = {
-        kind: {seed: f"{kind}/{row.key}/seed-{seed}" for seed in seeds} for kind in ("evaluation", "training", "sft")
-    }
-    found = {
-        kind: {seed: results[name] for seed, name in names.items() if name in results} for kind, names in kinds.items()
-    }
-    return RowResults(evaluated=found["evaluation"], trained=found["training"] or found["sft"])
-
-
-def _state(row: RowResults, planned: int | None) -> str:
-    """What stands in place of a result; empty for a row that has one."""
-    if row.evaluated:
-        return ""
-    if trained := count_steps(row, "train"):
-        return f"{trained} of {planned} steps"
-    demonstrated = count_steps(row, "sft")
-    return f"not run, but {demonstrated} steps of SFT" if demonstrated else "not run"
 
 
 def _table(rows: Mapping[str, RowResults], states: Mapping[str, str], seeds: int) -> str:
@@ -87,7 +71,7 @@ def _table(rows: Mapping[str, RowResults], states: Mapping[str, str], seeds: int
                 less.difference.show(signed=True) if less else "",
                 f"{less.won}, {less.lost}" if less else "",
                 f"{read_metric(found, 'greedy', 'evaluate/turns'):.1f}",
-                f"{len(found.evaluated)}" if len(found.evaluated) == seeds else f"{len(found.evaluated)} of {seeds}",
+                count_seeds(found, seeds),
             ]
         )
     return markdown_table(header, lines)
@@ -149,16 +133,7 @@ def _ablations(rows: Mapping[str, RowResults], states: Mapping[str, str]) -> str
 
 
 def _training(rows: Mapping[str, RowResults], steps: Mapping[str, int]) -> str:
-    header = ["", "steps", "episodes", "updates", "sampled tokens", "trained tokens", "seconds"]
-    lines = []
-    for row in (*_COMPARED, READING):
-        if effort := sum_effort(rows[row.key]):
-            trained = count_steps(rows[row.key], "train")
-            shown = (
-                f"{trained} of {steps[row.key]}" if row.key in steps else f"{count_steps(rows[row.key], 'sft')} (SFT)"
-            )
-            lines.append([row.label, shown, *(f"{total:,.0f}" if total else "" for total in effort.values())])
-    return markdown_table(header, lines) if lines else "Nothing was trained yet."
+    return effort_table([(row.label, rows[row.key], steps.get(row.key)) for row in (*_COMPARED, READING)])
 
 
 def _curves(rows: Mapping[str, RowResults], page: str) -> str:
@@ -168,24 +143,14 @@ def _curves(rows: Mapping[str, RowResults], page: str) -> str:
         return ""
     asked = {row.label: average_steps(rows[row.key], "evaluate", "evaluate/success") for row in _TRAINED}
     steps = sorted({step for one in asked.values() for step in one})
-    lines = [[label, *(_mean(asked[label], [step]) for step in steps)] for label in curves]
-    last = max(step for curve in curves.values() for step in curve)
-    width = math.ceil(last / _WINDOWS)
-    windows = [range(first, min(first + width, last + 1)) for first in range(1, last + 1, width)]
-    sampled = [[label, *(_mean(curve, window) for window in windows)] for label, curve in curves.items()]
-    names = [f"{window[0]}–{window[-1]}" if len(window) > 1 else f"{window[0]}" for window in windows]
+    lines = [[label, *(show_mean(asked[label], [step]) for step in steps)] for label in curves]
     return "\n\n".join(
         [
             markdown_table(["exact match, greedy, after step", *map(str, steps)], lines),
-            markdown_table(["success of sampled episodes, steps", *names], sampled),
+            window_table("success of sampled episodes, steps", curves),
             f"![Success of the episodes sampled in training](img/{page}-learning.png)",
         ]
     )
-
-
-def _mean(curve: Mapping[int, Estimate], steps: Sequence[int]) -> str:
-    values = [curve[step].mean for step in steps if step in curve]
-    return f"{sum(values) / len(values):.3f}" if values else ""
 
 
 def _draw(rows: Mapping[str, RowResults]) -> Picture:
@@ -209,14 +174,7 @@ def _success(row: RowResults) -> dict[int, Estimate]:
 def _flatten(rows: Mapping[str, RowResults]) -> dict[str, float]:
     flat: dict[str, float] = {}
     for key, row in rows.items():
-        flat |= {f"{key}/{name}": total for name, total in sum_effort(row).items()}
-        if row.trained:
-            flat |= {
-                f"{key}/steps": float(count_steps(row, "train")),
-                f"{key}/sft_steps": float(count_steps(row, "sft")),
-            }
-        for step, point in _success(row).items():
-            flat |= point.flat(f"{key}/success_at/{step}")
+        flat |= flatten_run(key, row)
         for step, point in average_steps(row, "evaluate", "evaluate/success").items() if _success(row) else ():
             flat |= point.flat(f"{key}/evaluated_at/{step}")
         if row.evaluated:

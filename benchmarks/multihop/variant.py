@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
-from benchmarks.harness.report import Publication
 from benchmarks.multihop.rows import CEILINGS, Baseline, Method, Play
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
@@ -211,19 +210,3 @@ def _choose_data(recipe: str, folder: str) -> str:
     if not Path(folder).is_dir():
         raise ConfigError(f"--data: there is no folder {folder}: give one with corpus, train and dev files in it")
     return f"env.args.questions={json.dumps(folder)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pages(Publication):
-    """A variant's files: results under its name; a page that does not exist yet starts as the template."""
-
-    variant: Variant
-
-    @property
-    def results(self) -> Path:
-        return self.root / "benchmarks" / "results" / f"{self.variant.name}.json"
-
-    def read_page(self) -> str:
-        if self.variant.template and not self.page.is_file():
-            return self.variant.template
-        return Publication.read_page(self)  # a dataclass with slots is not the class that super() knows

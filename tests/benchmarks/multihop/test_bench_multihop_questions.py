@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.multihop import real_report
-from benchmarks.multihop.questions import (
+from benchmarks.harness.rows import (
     RowResults,
     average_steps,
     compare,
@@ -15,6 +14,7 @@ from benchmarks.multihop.questions import (
     estimate_solved,
     sum_effort,
 )
+from benchmarks.multihop import real_report
 from benchmarks.multihop.rows import ABLATIONS, METHODS
 from turnwise.evaluation import clustered_interval, wilson_interval
 

@@ -1,7 +1,7 @@
-"""Estimates over questions, from the evaluations and the runs of one row, of which some seeds may be missing.
+"""Estimates over tasks, from the evaluations and the runs of one row of a table, of which some seeds may be missing.
 
-Invariant: an interval is over questions, which are the same for all rows: a question's answers of several seeds are
-averaged first. A difference between rows is taken within a question and a seed, and only over those that both have.
+Invariant: an interval is over tasks, which are the same for all rows: a task's episodes of several seeds are averaged
+first. A difference between rows is taken within a task and a seed, and only over those that both have.
 """
 
 import math
@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.jobs import JobResult
 from benchmarks.harness.results import Estimate, estimate_mean
 from turnwise.evaluation import clustered_interval, wilson_interval
@@ -26,29 +27,38 @@ class RowResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """One row less another, question by question."""
+    """One row less another, task by task."""
 
     difference: Estimate
     won: int
-    """Answers, of all seeds, that this row has right and the other has not."""
+    """Episodes, of all seeds, in which this row succeeded and the other did not."""
     lost: int
 
     def flat(self, name: str) -> dict[str, float]:
         return {**self.difference.flat(name), f"{name}/won": float(self.won), f"{name}/lost": float(self.lost)}
 
 
-def read_right(result: JobResult, decoding: str) -> list[float | None]:
-    """The share of each question's episodes that were right; None for one that infrastructure ended."""
-    answers = _section(result, decoding)["answers"]
+def gather(key: str, results: JobResults, seeds: Sequence[int]) -> RowResults:
+    """What the jobs `evaluation/KEY/seed-N`, `training/KEY/seed-N` and `sft/KEY/seed-N` have to show so far."""
+    kinds = {kind: {seed: f"{kind}/{key}/seed-{seed}" for seed in seeds} for kind in ("evaluation", "training", "sft")}
+    found = {
+        kind: {seed: results[name] for seed, name in names.items() if name in results} for kind, names in kinds.items()
+    }
+    return RowResults(evaluated=found["evaluation"], trained=found["training"] or found["sft"])
+
+
+def read_right(result: JobResult, section: str) -> list[float | None]:
+    """The share of each task's episodes that succeeded; None for one that infrastructure ended."""
+    answers = _section(result, section)["answers"]
     assert isinstance(answers, list)
     return [float(share) if isinstance(share, int | float) else None for share in answers]
 
 
-def estimate_right(row: RowResults, decoding: str) -> Estimate:
-    """Exact match with its 95% interval: Wilson's with one seed, else clustered by question."""
-    right = [read_right(result, decoding) for result in row.evaluated.values()]
-    by_question = [[share for share in shares if share is not None] for shares in zip(*right, strict=True)]
-    answered = [shares for shares in by_question if shares]
+def estimate_right(row: RowResults, section: str) -> Estimate:
+    """Success with its 95% interval: Wilson's with one seed, else clustered by task."""
+    right = [read_right(result, section) for result in row.evaluated.values()]
+    by_task = [[share for share in shares if share is not None] for shares in zip(*right, strict=True)]
+    answered = [shares for shares in by_task if shares]
     mean = statistics.fmean(statistics.fmean(shares) for shares in answered)
     if len(right) == 1:
         low, high = wilson_interval(round(mean * len(answered)), len(answered))
@@ -58,7 +68,7 @@ def estimate_right(row: RowResults, decoding: str) -> Estimate:
 
 
 def estimate_solved(row: RowResults) -> Estimate:
-    """The share of questions that any of a question's samples answered, which is pass@k for k samples."""
+    """The share of tasks that any of a task's samples solved, which is pass@k for k samples."""
     solved = {
         seed: {
             "sampled": {
@@ -70,17 +80,17 @@ def estimate_solved(row: RowResults) -> Estimate:
     return estimate_right(RowResults(evaluated=solved, trained={}), "sampled")
 
 
-def compare(row: RowResults, other: RowResults) -> Paired | None:
-    """The difference of greedy exact match over the seeds that both have; its interval is Student's over questions."""
+def compare(row: RowResults, other: RowResults, section: str = "greedy") -> Paired | None:
+    """The difference of success over the seeds that both have; its interval is Student's over tasks."""
     seeds = [seed for seed in row.evaluated if seed in other.evaluated]
     if not seeds:
         return None
     differences: dict[int, list[float]] = {}
     for seed in seeds:
-        ours, theirs = (read_right(one.evaluated[seed], "greedy") for one in (row, other))
-        for question, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+        ours, theirs = (read_right(one.evaluated[seed], section) for one in (row, other))
+        for task, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
             if mine is not None and its is not None:
-                differences.setdefault(question, []).append(mine - its)
+                differences.setdefault(task, []).append(mine - its)
     single = [value for values in differences.values() for value in values]
     return Paired(
         difference=estimate_mean([statistics.fmean(values) for values in differences.values()]),
@@ -89,14 +99,14 @@ def compare(row: RowResults, other: RowResults) -> Paired | None:
     )
 
 
-def read_metric(row: RowResults, decoding: str, name: str) -> float:
+def read_metric(row: RowResults, section: str, name: str) -> float:
     """The mean over seeds of one of an evaluation's metrics."""
-    return statistics.fmean(_number(_section(result, decoding)[name]) for result in row.evaluated.values())
+    return statistics.fmean(_number(_section(result, section)[name]) for result in row.evaluated.values())
 
 
 def count_steps(row: RowResults, stage: str) -> int:
     """The last step, of training or SFT, of the seed that came furthest."""
-    return max((int(step) for result in row.trained.values() for step in _column(result, stage, "step")), default=0)
+    return max((int(step) for result in row.trained.values() for step in read_values(result, stage, "step")), default=0)
 
 
 def sum_effort(row: RowResults) -> dict[str, float]:
@@ -114,13 +124,21 @@ def sum_effort(row: RowResults) -> dict[str, float]:
     return {name: statistics.fmean(one[name] for one in sums) for name in sums[0]} if sums else {}
 
 
+def read_values(result: JobResult, stage: str, name: str) -> list[float]:
+    """One metric of a run, record by record; NaN where a record has none, and empty where no record has it."""
+    column = _section(result, stage).get(name, [])
+    assert isinstance(column, list)
+    return [_number(value) for value in column]
+
+
 def average_steps(row: RowResults, stage: str, name: str) -> dict[int, Estimate]:
-    """A metric by step, over the seeds that came so far; intervals here are over seeds."""
+    """A metric by step, over the seeds that came so far and have it; intervals here are over seeds."""
     found: dict[int, list[float]] = {}
     for result in row.trained.values():
-        steps, values = _column(result, stage, "step"), _column(result, stage, name)
+        steps, values = read_values(result, stage, "step"), read_values(result, stage, name)
         for step, value in zip(steps, values, strict=True) if values else ():
-            found.setdefault(int(step), []).append(value)
+            if math.isfinite(value):
+                found.setdefault(int(step), []).append(value)
     return {step: estimate_mean(values) for step, values in sorted(found.items())}
 
 
@@ -140,14 +158,8 @@ def _section(result: JobResult, name: str) -> Mapping[str, Json]:
     return section
 
 
-def _column(result: JobResult, stage: str, name: str) -> list[float]:
-    column = _section(result, stage).get(name, [])
-    assert isinstance(column, list)
-    return [_number(value) for value in column]
-
-
 def _total(result: JobResult, name: str, *stages: str) -> float:
-    values: Sequence[float] = [value for stage in stages for value in _column(result, stage, name)]
+    values: Sequence[float] = [value for stage in stages for value in read_values(result, stage, name)]
     return math.fsum(value for value in values if math.isfinite(value))
 
 

@@ -1,0 +1,52 @@
+"""A benchmark whose results are a table over a user's recipe, row by row and in pieces.
+
+Invariant: a row is evaluated by the jobs `evaluation/ROW/seed-N`, which come after all that the row needs. A row that
+is missing costs no other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.harness.benchmark import Benchmark, Scope
+from benchmarks.harness.jobs import Job, JobResult
+from benchmarks.harness.training import read_unfinished
+from turnwise.errors import ConfigError
+from turnwise.spelling import suggest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableBenchmark(Benchmark):
+    """`TableBenchmark(name="starpo", first_seed=30, ...)`: rows may be missing, but in a quick run."""
+
+    first_seed: int
+    takes_rows: bool = True
+
+    def default_processes(self, scope: Scope) -> int:
+        """One on a GPU, whose memory has to hold all of them."""
+        return 1 if torch.cuda.is_available() and not scope.quick else Benchmark.default_processes(self, scope)
+
+    def choose(self, scope: Scope, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The evaluations of the rows, each of which comes after the row's training; all of a seed first."""
+        evaluations = {job.name: job for job in jobs if job.name.startswith("evaluation/")}
+        known = list(dict.fromkeys(name.split("/")[1] for name in evaluations))
+        for key in scope.rows:
+            if key not in known:
+                raise ConfigError(f"--rows: there is no '{key}'{suggest(key, known)}; the rows are {', '.join(known)}")
+        seeds = range(self.first_seed, self.first_seed + scope.seeds)
+        chosen = [evaluations[f"evaluation/{key}/seed-{seed}"] for seed in seeds for key in scope.rows]
+        return chosen or jobs
+
+    def publishes_unfinished(self, scope: Scope) -> bool:
+        return not scope.quick
+
+    def read_unfinished(self, job: Job, root: Path) -> JobResult | None:
+        return read_unfinished(job, root)
+
+
+def name_model(name: str) -> str:
+    """A hub's id as it is; of a folder or file of the user's, its own name alone."""
+    path = Path(name).expanduser()
+    return path.name if path.exists() else name
