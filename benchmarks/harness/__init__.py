@@ -9,5 +9,6 @@ BENCHMARKS = {
     "masks": "benchmarks.masks.benchmark",
     "multihop": "benchmarks.multihop.benchmark",
     "speed": "benchmarks.speed.benchmark",
+    "starpo": "benchmarks.starpo.benchmark",
 }
 """The modules by the names that `turnwise bench` takes; each has a `BENCHMARK`, imported when it is run."""

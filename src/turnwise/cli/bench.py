@@ -21,12 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes at once (default: one per core; multihop on a GPU: 1)"
+        "--jobs", type=int, metavar="N", help="processes at once (default: one per core; multihop, starpo on a GPU: 1)"
     )
     parser.add_argument("--minutes", type=float, metavar="N", help="stop after so many; the same command goes on later")
-    parser.add_argument("--recipe", help="for multihop: what all rows share; for speed: measure a real run by it")
-    parser.add_argument("--rows", type=_split, default=(), metavar="A,B", help="for multihop: the rows to run now")
-    parser.add_argument("--model", metavar="NAME", help="for multihop and speed: a folder or, for multihop, a hub's id")
+    parser.add_argument("--recipe", help="for multihop, starpo: what all rows share; for speed: measure a run by it")
+    parser.add_argument("--rows", type=_split, default=(), metavar="A,B", help="for multihop, starpo: rows to run now")
+    parser.add_argument(
+        "--model", metavar="NAME", help="for multihop, starpo, speed: a folder or, but for speed, a hub id"
+    )
     parser.add_argument("--data", metavar="FOLDER", help="for multihop: corpus, train, dev; for speed: a recipe's data")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed (default: cpu; of a recipe, a GPU if any)")
     parser.add_argument("--peer", metavar="PYTHON", help="for speed: the python of an environment that has trl or vllm")
