@@ -31,7 +31,7 @@ def plan(scope: Scope) -> list[Job]:
     """The longest first: SFT of the cold starts, which the methods wait for, and of baselines; then row by row."""
     variant = choose_variant(scope)
     variant.check()
-    baselines = (*BASELINES, *variant.ceilings)
+    baselines = (*BASELINES, *variant.beside)
     tuned = {
         (row.key, seed): training_job(f"sft/{row.key}/seed-{seed}", _baseline_config(variant, row, seed))
         for row in sorted(baselines, key=lambda row: row.key != SFT)
@@ -67,7 +67,7 @@ def report(scope: Scope, results: JobResults) -> Report:
         planned = {row.key: variant.method_config(row, FIRST_SEED).steps for row in rows}
         made = real_report.report(seeds_of(scope), results, planned, page=variant.page)
         command = show_command(BENCHMARK, scope)
-        keys = [row.key for row in (*BASELINES, *variant.ceilings, *rows)]
+        keys = [row.key for row in (*BASELINES, *variant.beside, *rows)]
         settings |= {f"command/{key}": f"{command} --rows {key}" for key in keys}
         settings |= {f"settings/{row.key}": ", ".join(variant.settings(row)) for row in rows}
     else:

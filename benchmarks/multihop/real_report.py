@@ -27,11 +27,11 @@ from benchmarks.harness.rows import (
     read_metric,
 )
 from benchmarks.multihop.results import summarise_kinds
-from benchmarks.multihop.rows import ABLATIONS, BASELINES, CEILINGS, EXPLORING, METHODS, READING, SFT, Row
+from benchmarks.multihop.rows import ABLATIONS, BASELINES, CEILINGS, EXPLORING, METHODS, ONE_SEARCH, READING, SFT, Row
 from turnwise.runs import Panel
 
 _TRAINED: Sequence[Row] = (*METHODS, *ABLATIONS)
-_COMPARED: Sequence[Row] = (*BASELINES, *_TRAINED)
+_COMPARED: Sequence[Row] = (*BASELINES, ONE_SEARCH, *_TRAINED)
 
 
 def report(seeds: Sequence[int], results: JobResults, steps: Mapping[str, int], *, page: str) -> Report:

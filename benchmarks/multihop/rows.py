@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Play: TypeAlias = Literal["agent", "closed-book", "naive-rag", "given-passages"]
-"""How a question is asked: with tools, alone, with the passages of one search for it, or with those that support it."""
+Play: TypeAlias = Literal["agent", "closed-book", "naive-rag", "one-search", "given-passages"]
+"""How a question is asked: with tools; alone; with as many passages of one search for it as the agent can read in all
+its searches, or as it reads in one of them; or with those that support the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,13 @@ BASELINES: Sequence[Baseline] = (
     Baseline(key=UNTRAINED, label="tool calls, untrained", play="agent", sft=False),
     Baseline(key=SFT, label="tool calls, cold start only", play="agent", sft=True),
 )
+ONE_SEARCH = Baseline(
+    key="naive-rag-one-shown",
+    label="naive RAG with the passages of one of the agent's searches, with demonstrations",
+    play="one-search",
+    sft=True,
+)
+"""Naive RAG as it is mostly published, whose prompt is shorter than the agent's; over a recipe alone."""
 READING = Baseline(
     key="given-passages-shown",
     label="supporting passages given, with demonstrations",

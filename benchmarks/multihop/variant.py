@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
-from benchmarks.multihop.rows import CEILINGS, Baseline, Method, Play
+from benchmarks.multihop.rows import CEILINGS, ONE_SEARCH, Baseline, Method, Play
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
 from turnwise.errors import ConfigError
@@ -84,7 +84,8 @@ class Variant:
     """Whether the recipe has a KL term, for which algorithms have their own place."""
     template: str = ""
     """The page's text where there is none yet; empty for a variant whose page exists."""
-    ceilings: tuple[Baseline, ...] = ()
+    beside: tuple[Baseline, ...] = ()
+    """Rows that a recipe's table has beside those of all variants."""
 
     def config(self, algorithm: str, seed: int, *overrides: str) -> Config:
         """The config of a row that is evaluated by another job alone."""
@@ -119,14 +120,15 @@ class Variant:
         inner: dict[str, object] = {"name": env.name, "args": {**env.args}}
         if play == "naive-rag":
             inner["args"] = {**env.args, "passages": self.passages}
-        name = {"closed-book": "ClosedBook", "naive-rag": "NaiveRag", "given-passages": "GivenPassages"}[play]
+        rag = {"naive-rag": "NaiveRag", "one-search": "NaiveRag"}
+        name = {"closed-book": "ClosedBook", "given-passages": "GivenPassages", **rag}[play]
         return EnvSettings.model_validate({"name": f"turnwise.envs.qa.baselines:{name}", "args": {"env": inner}})
 
     def check(self) -> None:
         """Makes the environments once, so that unreadable data is an error before the first job."""
         config = self.config("grpo", 0)
         split = config.evaluate.split
-        plays: list[Play] = ["agent", "closed-book", "naive-rag", *(row.play for row in self.ceilings)]
+        plays: list[Play] = ["agent", "closed-book", "naive-rag", *(row.play for row in self.beside)]
         for play in dict.fromkeys(plays):
             asked = len(make_env(self.baseline_env(play, config.env)).tasks(split))
         if asked <= self.first:
@@ -198,7 +200,7 @@ def _over_recipe(scope: Scope) -> Variant:
         kl=base.loss.kl_coef > 0,
         template=_TEMPLATE.format(name=short),
         overrides=tuple(overrides),
-        ceilings=tuple(CEILINGS),
+        beside=(ONE_SEARCH, *CEILINGS),
     )
 
 

@@ -118,7 +118,7 @@ def test_a_report_of_which_most_is_missing():
     }
     made = real_report.report([20, 21], results, STEPS, page="multihop-any")
     table = made.parts["table"].splitlines()
-    assert len(table) == 2 + 14
+    assert len(table) == 2 + 15
     assert (
         "| tool calls, cold start only (`cold-start`) | 0.250 [0.046, 0.699] | 0.250 [0.046, 0.699] |  |  |" in table[7]
     )
@@ -152,6 +152,6 @@ def test_a_report_of_which_most_is_missing():
 
 def test_a_report_of_nothing():
     made = real_report.report([20], {}, STEPS, page="multihop-any")
-    assert made.parts["table"].count("not run") == 14
+    assert made.parts["table"].count("not run") == 15
     assert (made.parts["training"], made.parts["kinds"]) == ("Nothing was trained yet.", "not run")
     assert (made.parts["curves"], list(made.pictures), dict(made.results)) == ("", [], {})

@@ -100,6 +100,21 @@ def test_ceilings_are_asked_for_beside_the_rows(questions):
     assert not any(name.startswith("sft/cold-start-pass") for name in jobs)
 
 
+def test_naive_rag_reads_what_the_agent_can_or_what_one_search_shows_it(questions):
+    scope = Scope(quick=False, seeds=1, recipe="multihop-smollm2", data="questions")
+    jobs = {job.name: job for job in multihop.plan(scope)}
+    agent = jobs["sft/cold-start/seed-20"].settings["config"]
+    read = {}
+    for key in ("naive-rag-shown", "naive-rag-one-shown"):
+        env = jobs[f"sft/{key}/seed-20"].settings["config"]["env"]
+        assert env["name"] == "turnwise.envs.qa.baselines:NaiveRag"
+        read[key] = env["args"]["env"]["args"].get("passages")
+    shown = agent["env"]["args"]["passages"]
+    searches = agent["rollout"]["max_turns"] - 1
+    assert searches > 1
+    assert read == {"naive-rag-shown": searches * shown, "naive-rag-one-shown": shown}
+
+
 def test_rows_of_ones_choice_run_with_what_they_need_and_the_others_are_not_run(questions):
     code, said = run("closed-book", "given-passages-shown", "cold-start-pass")
     assert code == 0, said
@@ -115,7 +130,7 @@ def test_rows_of_ones_choice_run_with_what_they_need_and_the_others_are_not_run(
     assert "| closed book, as the model comes (`closed-book`) | 0.000 [0.000, 0.561] | 0.000 [0.000, 0.561] |" in page
     assert "| reading: supporting passages given, with demonstrations (`given-passages-shown`), greedy | 0." in page
     assert "(`cold-start-pass`), pass@16 | 0." in page
-    assert "--recipe multihop-smollm2 --data FOLDER --seeds 1`: 5 of 28 jobs on " in page
+    assert "--recipe multihop-smollm2 --data FOLDER --seeds 1`: 5 of 30 jobs on " in page
     results = json.loads(Path("benchmarks/results/multihop-smollm2.json").read_text())
     assert results["cold-start-pass/pass_at/16"] >= results["cold-start-pass/pass_at/1"]
     assert results["about/state/rloo"] == "not run"
