@@ -21,6 +21,7 @@ import torch
 import turnwise.doctor.predictions
 import turnwise.learner.batch
 import turnwise.learner.learner
+import turnwise.training.disk
 from tiny_runs import SMALLEST, Signals, tiny_data
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.checks.settings import check_settings
@@ -530,7 +531,7 @@ def warm_up_for_ever(ward: Ward) -> None:
 
 def full_disk(ward: Ward) -> None:
     usage = SimpleNamespace(free=1000)
-    ward.patch.setattr(turnwise.doctor.predictions.shutil, "disk_usage", lambda path: usage)
+    ward.patch.setattr(turnwise.training.disk.shutil, "disk_usage", lambda path: usage)
 
 
 def little_memory(ward: Ward) -> None:

@@ -3,9 +3,6 @@
 Invariant: every prediction comes with the error it had on the half that it was not made from.
 """
 
-import os
-import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +11,8 @@ import torch
 
 from turnwise.config import Config
 from turnwise.doctor.probe import ProbeStep
-from turnwise.runs.files import describe_disk_error
+from turnwise.training.disk import checkpoint_bytes
 
-_QUOTA_PROBE = 2**26
-"""Bytes that are reserved and released again, to meet a quota that the file system does not tell of."""
 _BYTES_PER_TOKEN = 24.0
 """Of a stored trajectory, an upper bound: ids, logprobs, the learner's numbers and text, compressed."""
 
@@ -90,27 +85,9 @@ def predict_memory(
 
 
 def predict_disk(config: Config, model: torch.nn.Module, tokens_per_step: float) -> float:
-    """Bytes that the run will hold at most: checkpoints with weights and two moments, and trajectories."""
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    moments = sum(8.0 * p.numel() for p in model.parameters() if p.requires_grad)
-    models = 2 if config.credit.needs_critic else 1
-    kept = config.checkpoint.keep + 2  # the start of training, and the one that is being written
+    """Bytes that the run will hold at most: checkpoints and trajectories."""
     stored, most = _BYTES_PER_TOKEN * tokens_per_step * config.steps, config.trajectories.max_gigabytes
-    return kept * models * (weights + moments) + (stored if most is None else min(stored, most * 1e9))
-
-
-def free_bytes(folder: Path) -> float:
-    """What may be written below a folder: free for this user, or less where a quota or a limit of files is met."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    free = float(shutil.disk_usage(there).free)
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, int(max(1, min(free, _QUOTA_PROBE))))
-    except OSError as error:
-        if describe_disk_error(error):
-            return 0.0
-    return free
+    return checkpoint_bytes(config, model) + (stored if most is None else min(stored, most * 1e9))
 
 
 def _line(path: str, name: str) -> float:

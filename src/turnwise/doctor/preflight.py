@@ -22,7 +22,7 @@ from turnwise.config import Config
 from turnwise.doctor.examination import Examination
 from turnwise.doctor.parity_probe import ThirdOpinion
 from turnwise.doctor.players import chosen_tasks, play_demonstrations, play_nonsense
-from turnwise.doctor.predictions import PeakMemory, free_bytes, predict_disk, predict_memory, predict_seconds
+from turnwise.doctor.predictions import PeakMemory, predict_disk, predict_memory, predict_seconds
 from turnwise.doctor.probe import Probe, ProbeStep
 from turnwise.doctor.sandboxes import find_sandboxes
 from turnwise.doctor.weights_probe import check_weights
@@ -33,6 +33,7 @@ from turnwise.models.settings import SMALL
 from turnwise.rollout.summary import reward_std
 from turnwise.runs import seed_globals
 from turnwise.training.build import Components, assemble, smoke_test_env
+from turnwise.training.disk import free_bytes
 from turnwise.training.step_checks import StepChecks
 from turnwise.types import StopReason
 

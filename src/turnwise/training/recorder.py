@@ -7,11 +7,12 @@ are on the disk before a checkpoint is.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from turnwise.checks.diagnosis import Diagnosis
 from turnwise.engines.base import Engine
 from turnwise.envs.base import Env
 from turnwise.evaluation import Evaluation
@@ -54,9 +55,12 @@ class Recorder:
         decode: Decode,
         callbacks: Callback,
         checks: StepChecks | None = None,
+        warnings: Sequence[Diagnosis] = (),
     ) -> None:
+        """Files are made beneath the directory; `warnings` are told, and recorded, when a new run starts."""
         self._directory, self._display, self._ledger = directory, display, ledger
         self._decode, self._callbacks, self._checks = decode, callbacks, checks
+        self._warnings = warnings
         self._metrics = MetricsLog(directory.metrics)
         self._findings = FindingsLog(directory.path / "findings.jsonl")
         self._ledger_recorder = LedgerRecorder(ledger, engine)
@@ -88,6 +92,7 @@ class Recorder:
         """A run without a checkpoint starts from the beginning, whatever it recorded before."""
         self._metrics.truncate_after(-1)
         self._findings.truncate_after(-1)
+        self._record_diagnoses(0, self._warnings)
         self.start_stage("preparation", 0)
 
     def resume(self, step: int, *, finished: bool) -> None:
@@ -152,14 +157,17 @@ class Recorder:
         self._report_lost(step)
         with self._ledger.spend("diagnose"):
             found = self._checks.observe(step, rollouts.groups, rollouts.kept, update) if self._checks else []
-        for diagnosis in found:
-            self._findings.write({"step": step, **diagnosis.to_json()})
-            self._display.note(f"step {step}: {diagnosis.sentence}")
-            self._callbacks.on_finding(step, diagnosis)
+        self._record_diagnoses(step, found)
         for event in decision.events:
             self._findings.write(event.to_json())
             self._display.note(f"step {step}: {event.sentence}")
             self._callbacks.on_finding(step, event)
+
+    def _record_diagnoses(self, step: int, found: Iterable[Diagnosis]) -> None:
+        for diagnosis in found:
+            self._findings.write({"step": step, **diagnosis.to_json()})
+            self._display.note(f"step {step}: {diagnosis.sentence}")
+            self._callbacks.on_finding(step, diagnosis)
 
     def _report_lost(self, step: int) -> None:
         """Reports rollout workers that were lost since the last step."""

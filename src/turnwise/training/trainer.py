@@ -42,6 +42,7 @@ from turnwise.training.build import Components, assemble, record_env
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
 from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint, write_checkpoint, writes_shards
 from turnwise.training.cold_start import ColdStart, require_demonstrations
+from turnwise.training.disk import warn_of_disk
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
 from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
@@ -132,6 +133,7 @@ def _make_recorder(
         decode=parts.render.decode,
         callbacks=callbacks,
         checks=make_step_checks(config, parts.loaded.model, parts.autocast),
+        warnings=warn_of_disk(config, parts.loaded.model, directory.path),
     )
 
 

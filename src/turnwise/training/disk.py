@@ -1,0 +1,55 @@
+"""The room that a run's checkpoints take, told before the run has spent anything: a full disk would end it later.
+
+Invariant: checkpoints of a run never take more than `checkpoint_bytes`, but for what the file system itself needs.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from turnwise.checks.diagnosis import Diagnosis
+from turnwise.checks.resources import check_disk
+from turnwise.config import Config
+from turnwise.runs.files import describe_disk_error
+
+_QUOTA_PROBE = 2**26
+"""Bytes that are reserved and released again, to meet a quota that the file system does not tell of."""
+
+
+def checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
+    """The most bytes that checkpoints take at once: 50 billion for 1.8 billion parameters in float32, saved twice.
+
+    A checkpoint has the weights and, once there was an update, two moments; so has a critic. Beside those that are kept
+    stand that of the start of training, one that is being written and, under `auto`, one to roll back to.
+    """
+    weights = sum(float(p.numel() * p.element_size()) for p in model.parameters())
+    moments = sum(8.0 * p.numel() for p in model.parameters() if p.requires_grad)
+    models = 2 if config.credit.needs_critic or config.stability.mode in ("auto", "always") else 1
+    saves = -(-config.steps // config.checkpoint.every)
+    held = min(saves, config.checkpoint.keep + 1 + (config.stability.mode == "auto"))
+    training = weights + held * models * (weights + moments)
+    return training if config.sft is None else max(training, 2 * (weights + moments))
+
+
+def warn_of_disk(config: Config, model: torch.nn.Module, folder: Path) -> list[Diagnosis]:
+    """A sign, where the checkpoints of a run that begins may not fit its disk."""
+    found = check_disk(needed=checkpoint_bytes(config, model), free=free_bytes(folder), path=str(folder))
+    return [replace(diagnosis, severity="sign") for diagnosis in found]
+
+
+def free_bytes(folder: Path) -> float:
+    """What may be written below a folder: free for this user, or less where a quota or a limit of files is met."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    free = float(shutil.disk_usage(there).free)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, int(max(1, min(free, _QUOTA_PROBE))))
+    except OSError as error:
+        if describe_disk_error(error):
+            return 0.0
+    return free
