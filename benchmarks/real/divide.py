@@ -73,6 +73,14 @@ DIVISIONS: Final = {
         explained=True,
         passages=5,
     ),
+    "qwen-1.5b-all": Division(
+        real={"2wiki": 1349, "hotpot": 561, "musique": 61},
+        written={"compositional": 3300, "inference": 230, "comparison": 2000, "bridge_comparison": 1400},
+        written_for_rl=600,
+        in_both=("2wiki", "hotpot", "musique"),
+        explained=True,
+        passages=5,
+    ),
 }
 
 
