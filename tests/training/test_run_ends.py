@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, MagicMock
 
@@ -57,6 +58,8 @@ def test_processes_of_an_environment_are_ended_unless_the_caller_began_them(work
 def test_what_still_plays_is_ended_however_a_run_ends(error):
     trainer = Trainer.__new__(Trainer)
     trainer.rollouts, trainer._run = AsyncMock(), AsyncMock(side_effect=error)
+    trainer.saver = MagicMock()
+    trainer.saver.__exit__.return_value = None
     if error is None:
         asyncio.run(trainer.run())
     else:
@@ -64,6 +67,7 @@ def test_what_still_plays_is_ended_however_a_run_ends(error):
             asyncio.run(trainer.run())
     trainer._run.assert_awaited_once()
     trainer.rollouts.close.assert_awaited_once()
+    trainer.saver.__exit__.assert_called_once()
 
 
 @pytest.mark.parametrize(("step", "removed"), [(0, 1), (1, 0), (2, 0)])
@@ -72,7 +76,9 @@ def test_checkpoints_of_the_cold_start_are_removed_when_training_has_its_first(s
     for name in ("rollouts", "recorder", "controller", "config", "learners", "ledger", "checkpoints", "decision"):
         setattr(trainer, name, MagicMock())
     trainer.rollouts.waiting = 0
-    trainer.cold_start = MagicMock()
+    trainer.cold_start, trainer.config.steps = MagicMock(), 2
+    trainer.saver = MagicMock()
+    trainer.saver.save.side_effect = lambda step, state, **how: trainer._tell_saved(step, Path(f"step-{step}"))
     trainer._save(step)
     assert trainer.cold_start.remove_checkpoints.call_count == removed
     assert trainer.saved == step

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
+import torch
 
 from tiny_runs import Signals, run_tiny, tiny_config
 from turnwise.agents import ScriptedAgent
@@ -103,7 +104,7 @@ def make(tmp_path, monkeypatch):
         events = []
         tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens=True: [1, 9] if add_special_tokens else [9])
         loaded = SimpleNamespace(
-            model=SimpleNamespace(state_dict=dict), tokenizer=tokenizer, device="cpu", context_limit=64
+            model=SimpleNamespace(state_dict=dict), tokenizer=tokenizer, device=torch.device("cpu"), context_limit=64
         )
         parts = SimpleNamespace(
             policy=lambda decoding: ScriptedAgent(),

@@ -4,7 +4,7 @@ Invariant: on a CPU everything here runs at once, and nothing is recorded.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -27,6 +27,26 @@ def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | Non
         with on_one_thread(device):
             tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True) if into is None else into.copy_(tensor, non_blocking=True)
+
+
+def copy_to_host(value: object) -> object:
+    """A copy of nested mappings, lists and tuples whose tensors are in the host's memory; those that share theirs
+    still do, so that tied weights stay tied."""
+    copies: dict[Hashable, torch.Tensor] = {}
+
+    def copy(one: object) -> object:
+        if isinstance(one, torch.Tensor):
+            shared = (one.device, one.untyped_storage().data_ptr(), one.storage_offset(), one.shape, one.stride())
+            if (*shared, one.dtype) not in copies:
+                copies[*shared, one.dtype] = one.detach().to("cpu", copy=True)
+            return copies[*shared, one.dtype]
+        if isinstance(one, Mapping):
+            return {key: copy(inner) for key, inner in one.items()}
+        if isinstance(one, list | tuple):
+            return type(one)(map(copy, one))
+        return one
+
+    return copy(value)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from turnwise.config import Config
 from turnwise.doctor.probe import ProbeStep
 from turnwise.training.disk import checkpoint_bytes
+from turnwise.training.memory import read_kernel_bytes
 
 _BYTES_PER_TOKEN = 24.0
 """Of a stored trajectory, an upper bound: ids, logprobs, the learner's numbers and text, compressed."""
@@ -43,13 +44,13 @@ class PeakMemory:
     def read(self) -> float:
         if self._device.type == "cuda":
             return float(torch.cuda.max_memory_allocated(self._device))
-        return _line(_STATUS, "VmHWM:")
+        return read_kernel_bytes(_STATUS, "VmHWM:")
 
     def in_use(self) -> float:
         return (
             float(torch.cuda.memory_allocated(self._device))
             if self._device.type == "cuda"
-            else _line(_STATUS, "VmRSS:")
+            else read_kernel_bytes(_STATUS, "VmRSS:")
         )
 
     def available(self) -> float:
@@ -57,7 +58,7 @@ class PeakMemory:
         if self._device.type == "cuda":
             unused, _ = torch.cuda.mem_get_info(self._device)
             return float(unused) + float(torch.cuda.memory_reserved(self._device))
-        free = _line("/proc/meminfo", "MemAvailable:")
+        free = read_kernel_bytes("/proc/meminfo", "MemAvailable:")
         return free + self.in_use() if free else float("inf")
 
 
@@ -88,9 +89,3 @@ def predict_disk(config: Config, model: torch.nn.Module, tokens_per_step: float)
     """Bytes that the run will hold at most: checkpoints and trajectories."""
     stored, most = _BYTES_PER_TOKEN * tokens_per_step * config.steps, config.trajectories.max_gigabytes
     return checkpoint_bytes(config, model) + (stored if most is None else min(stored, most * 1e9))
-
-
-def _line(path: str, name: str) -> float:
-    """A line of what the kernel tells, in bytes; 0 where it tells nothing."""
-    lines = Path(path).read_text().splitlines() if Path(path).is_file() else []
-    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0.0)

@@ -7,6 +7,7 @@ A source that cannot be loaded is a one-line error before anything slow starts.
 import copy
 import importlib.util
 import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from turnwise.compute.device import copy_to_host
 from turnwise.errors import ModelError
 from turnwise.models.gguf_cache import converted_folder, is_converted, keep_conversion
 from turnwise.models.lora import (
@@ -129,6 +131,23 @@ def save_model(
         else:
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def copy_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Callable[[Path], None]:
+    """What writes a model without adapters as it is now, as `save_model` does, whatever becomes of its weights."""
+    weights = copy_to_host(model.state_dict())
+    with tempfile.TemporaryDirectory() as folder:  # a tokenizer must not be written while others use it
+        tokenizer.save_pretrained(folder)
+        files = {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+    def write(folder: Path) -> None:
+        with _no_progress_bars():
+            model.save_pretrained(folder, state_dict=weights)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    return write
 
 
 def load_weights(model: "PreTrainedModel | PeftModel", folder: Path) -> None:

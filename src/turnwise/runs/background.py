@@ -45,6 +45,10 @@ class BackgroundWriter:
             self._thread.start()
         self._jobs.put(write)
 
+    def check(self) -> None:
+        """Raises the error of a write that failed; waits for none."""
+        self._raise()
+
     def flush(self) -> None:
         """Waits until everything submitted is written."""
         self._jobs.join()

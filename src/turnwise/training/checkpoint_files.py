@@ -4,13 +4,14 @@ Invariant: either form holds the same state to the bit, and is read by any numbe
 shards, `model/` lacks its weights and `state.pt` the content of its tensors: no process ever holds all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnwise.compute.device import copy_to_host
 from turnwise.config import Config
 from turnwise.learner.group import LearnerGroup
-from turnwise.models.loading import LoadedModel, load_weights, save_model
+from turnwise.models.loading import LoadedModel, copy_model, load_weights, save_model
 from turnwise.models.lora import has_lora
 from turnwise.models.shards import SHARDS
 from turnwise.runs import load_state, save_state
@@ -36,6 +37,22 @@ def write_checkpoint(
     save_model(loaded.model, loaded.tokenizer, folder / "model", weights=whole)
     save_state(folder / "state.pt", {**state, **described})
     return {f"{SHARDS}/{name}": digest for name, digest in digests.items()}
+
+
+def copy_checkpoint(
+    state: Mapping[str, object], loaded: LoadedModel, learners: LearnerGroup
+) -> Callable[[Path], Mapping[str, str]]:
+    """What writes weights and state as they are now, from copies in the host's memory, as `write_checkpoint` does."""
+    held = copy_to_host({**state, **learners.full_state()})
+    assert isinstance(held, dict)
+    write_model = copy_model(loaded.model, loaded.tokenizer)
+
+    def write(folder: Path) -> Mapping[str, str]:
+        write_model(folder / "model")
+        save_state(folder / "state.pt", held)
+        return {}
+
+    return write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

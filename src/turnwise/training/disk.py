@@ -23,16 +23,28 @@ _QUOTA_PROBE = 2**26
 def checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
     """The most bytes that checkpoints take at once: 50 billion for 1.8 billion parameters in float32, saved twice.
 
-    A checkpoint has the weights and, once there was an update, two moments; so has a critic. Beside those that are kept
-    stand that of the start of training, one that is being written and, under `auto`, one to roll back to.
+    Beside those that are kept stand that of the start of training, one that is being written and, under `auto`, one to
+    roll back to.
     """
-    weights = sum(float(p.numel() * p.element_size()) for p in model.parameters())
-    moments = sum(8.0 * p.numel() for p in model.parameters() if p.requires_grad)
-    models = 2 if config.credit.needs_critic or config.stability.mode in ("auto", "always") else 1
+    weights, moments, reference = _parts(config, model)
     saves = -(-config.steps // config.checkpoint.every)
     held = min(saves, config.checkpoint.keep + 1 + (config.stability.mode == "auto"))
-    training = weights + held * models * (weights + moments)
+    training = weights + reference + held * one_checkpoint_bytes(config, model)
     return training if config.sft is None else max(training, 2 * (weights + moments))
+
+
+def one_checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
+    """Of a checkpoint of training: weights and, once there was an update, two moments; a critic's; a reference."""
+    weights, moments, reference = _parts(config, model)
+    models = 2 if config.credit.needs_critic or config.stability.mode in ("auto", "always") else 1
+    return models * (weights + moments) + reference
+
+
+def _parts(config: Config, model: torch.nn.Module) -> tuple[float, float, float]:
+    """The bytes of the weights, of an optimizer's moments, and of the reference's weights."""
+    weights = sum(float(p.numel() * p.element_size()) for p in model.parameters())
+    moments = sum(8.0 * p.numel() for p in model.parameters() if p.requires_grad)
+    return weights, moments, weights if config.loss.kl_coef > 0 else 0.0
 
 
 def warn_of_disk(config: Config, model: torch.nn.Module, folder: Path) -> list[Diagnosis]:

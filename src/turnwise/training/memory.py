@@ -1,10 +1,11 @@
-"""A device that runs out of memory: one line that says what to lower, and settings that a resumed run may lower.
+"""Memory: what is free; and a device that runs out of it: one line, and settings that a resumed run may lower.
 
 Invariant: these settings change the order of sums, and so their last digits, but not what is computed.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -43,3 +44,14 @@ def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(map(_is_out_of_memory, error.exceptions))
     return isinstance(error, torch.OutOfMemoryError)
+
+
+def free_memory() -> float:
+    """Bytes of the host's memory that programs may still take; without end where the kernel does not tell."""
+    return read_kernel_bytes("/proc/meminfo", "MemAvailable:") or float("inf")
+
+
+def read_kernel_bytes(path: str, name: str) -> float:
+    """A line of what the kernel tells, in bytes; 0 where it tells nothing."""
+    lines = Path(path).read_text().splitlines() if Path(path).is_file() else []
+    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0.0)

@@ -40,7 +40,7 @@ from turnwise.sources import write_sources
 from turnwise.stability import Controller, Decision, Information, measure_envs, measure_health
 from turnwise.training.build import Components, assemble, record_env
 from turnwise.training.callbacks import Callback, Callbacks, make_callbacks
-from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint, write_checkpoint, writes_shards
+from turnwise.training.checkpoint_files import CheckpointState, read_checkpoint
 from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.disk import warn_of_disk
 from turnwise.training.interruption import StopSignal
@@ -49,6 +49,7 @@ from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
 from turnwise.training.on_cluster import on_cluster, reach_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
+from turnwise.training.saving import CheckpointSaver
 from turnwise.training.step_checks import make_step_checks
 from turnwise.types import Task
 
@@ -168,14 +169,16 @@ class Trainer:
         if config.sft is not None:
             self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
         self.saved: int | None = None
-        """The step of the newest checkpoint."""
+        """The step of the newest checkpoint, which may still be written."""
+        self.saver = CheckpointSaver(config, self.checkpoints, parts.loaded, learners, self._tell_saved)
         self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
         self.decision = self.controller.current
 
     async def run(self) -> None:
         """SFT, then steps of reinforcement learning, each diagnosed, evaluated and saved when it is due."""
         try:
-            await self._run()
+            with self.saver:
+                await self._run()
         finally:
             await self.rollouts.close()
 
@@ -193,6 +196,7 @@ class Trainer:
                     await self._evaluate("evaluate", step)
                 if self._due(step, self.config.checkpoint.every):
                     self._save(step)
+                self.saver.check()
         self.recorder.finish(step)
 
     async def _train(self, step: int) -> None:
@@ -213,6 +217,7 @@ class Trainer:
             return
         if self.saved != step:
             self._save(step)
+        self._wait_for_saver()
         self.stop.interrupt(f"after step {step}, which is saved")
 
     async def _begin(self) -> int:
@@ -286,6 +291,7 @@ class Trainer:
         if action.rollback_to is None:
             self.learners.keep_state()
         else:
+            self._wait_for_saver()
             saved = self._load_checkpoint(self.checkpoints.require_whole(action.rollback_to))
             await self.rollouts.roll_back()
         self._continue_learner(saved, version=action.step)
@@ -364,17 +370,19 @@ class Trainer:
             "stability": self.controller.state_dict(),
             "rng": dict(capture_rng()),
         }
-        sharded = writes_shards(self.config, self.learners)
+        behind = 0 < step < self.config.steps
         with self.ledger.spend("checkpoint"):
-            saved = self.checkpoints.save(
-                step,
-                lambda folder: write_checkpoint(folder, state, self.parts.loaded, self.learners, sharded=sharded),
-            )
-            self.checkpoints.pin_remaining(self.decision.keep_checkpoints)
+            self.saver.save(step, state, keep=self.decision.keep_checkpoints, behind=behind)
         self.saved = step
+
+    def _tell_saved(self, step: int, path: Path) -> None:
         if step == 0 and self.cold_start is not None:
             self.cold_start.remove_checkpoints()
-        self.recorder.record_checkpoint(step, saved)
+        self.recorder.record_checkpoint(step, path)
+
+    def _wait_for_saver(self) -> None:
+        with self.ledger.spend("checkpoint"):
+            self.saver.wait()
 
     def _due(self, step: int, every: int) -> bool:
         return step == self.config.steps or (every > 0 and step % every == 0)

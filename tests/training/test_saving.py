@@ -1,0 +1,191 @@
+"""Checkpoints written behind the run: they hold the run as it was, and what goes on from one is exact."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tiny_runs import records, run_tiny, tiny_config
+from turnwise.compute.device import copy_to_host
+from turnwise.errors import RunError
+from turnwise.runs import Checkpoints, load_state
+from turnwise.training import saving
+from turnwise.training.saving import CheckpointSaver
+from turnwise.training.trainer import run_training
+
+STATE = {"step": 1}
+
+
+def flat(value, where=""):
+    """`{".learner.optimizer.state.0.exp_avg": tensor, ...}`"""
+    if isinstance(value, dict):
+        return {name: one for key, inner in value.items() for name, one in flat(inner, f"{where}.{key}").items()}
+    if isinstance(value, list | tuple):
+        return {name: one for key, inner in enumerate(value) for name, one in flat(inner, f"{where}.{key}").items()}
+    return {where: value}
+
+
+def assert_same(one: Path, other: Path):
+    assert sorted(path.relative_to(one) for path in one.rglob("*")) == sorted(
+        path.relative_to(other) for path in other.rglob("*")
+    )
+    for file in (path for path in (one / "model").rglob("*") if path.is_file()):
+        assert file.read_bytes() == (other / file.relative_to(one)).read_bytes(), file
+    first, second = (flat(load_state(folder / "state.pt")) for folder in (one, other))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
+        assert same, name
+
+
+@pytest.mark.parametrize("sections", [{}, {"credit": {"estimator": "gae"}, "loss": {"kl_coef": 0.01}}])
+def test_a_checkpoint_written_behind_the_run_is_the_one_written_in_place(tmp_path, sections):
+    folders = {}
+    for behind in (False, True):
+        run = run_tiny(
+            tmp_path / str(behind), steps=3, checkpoint={"every": 1, "keep": 9, "behind": behind}, **sections
+        )
+        folders[behind] = {path.name: path for path in (run.path / "checkpoints").iterdir()}
+    assert sorted(folders[True]) == sorted(folders[False]) == [f"step-{step:06d}" for step in range(4)]
+    for name, folder in folders[True].items():
+        assert_same(folder, folders[False][name])
+
+
+def test_a_run_goes_on_from_one_as_if_it_had_not_been_ended(tmp_path):
+    whole = run_tiny(tmp_path / "whole", steps=4, checkpoint={"every": 1, "keep": 9, "behind": True})
+    short = run_tiny(tmp_path / "short", steps=3, checkpoint={"every": 2, "keep": 9, "behind": True})
+    last = short.path / "checkpoints" / "step-000003"
+    for file in sorted(last.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    last.rmdir()  # as if it had been killed before: the newest is the one that was written behind step 3
+    config = tiny_config(steps=4, checkpoint={"every": 1, "keep": 9, "behind": True})
+    run_training(config, short.path, resume=True)
+    assert_same(*(run.path / "checkpoints" / "step-000004" for run in (whole, short)))
+    for metric in ("policy/loss", "rollout/reward"):
+        first, second = ([one[metric] for one in records(run, "train")] for run in (whole, short))
+        assert first == second
+
+
+class Held:
+    """A disk that writes only when it is let go."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.error = error
+        monkeypatch.setattr(saving, "copy_checkpoint", lambda state, loaded, learners: self.write)
+        monkeypatch.setattr(saving, "write_checkpoint", lambda folder, **more: self.fill(folder))
+
+    def write(self, folder):
+        self.begun.set()
+        assert self.go.wait(10)
+        if self.error is not None:
+            raise self.error
+        return self.fill(folder)
+
+    def fill(self, folder):
+        (folder / "weights").write_text("w")
+        return {}
+
+
+@pytest.fixture
+def make(tmp_path):
+    def build(**settings):
+        told = []
+        config = tiny_config(checkpoint={"behind": True, **settings})
+        loaded = type("Loaded", (), {"model": torch.nn.Linear(2, 2), "device": torch.device("cpu")})()
+        learners = type("Learners", (), {"is_sharded": False})()
+        checkpoints = Checkpoints(tmp_path / "checkpoints")
+        saver = CheckpointSaver(config, checkpoints, loaded, learners, lambda step, path: told.append((step, path)))
+        return saver, checkpoints, told
+
+    return build
+
+
+def test_the_run_goes_on_and_is_told_once_a_checkpoint_is_whole(make, monkeypatch):
+    held = Held(monkeypatch)
+    saver, checkpoints, told = make()
+    with saver:
+        saver.save(1, STATE, keep=(), behind=True)
+        assert held.begun.wait(10)
+        saver.check()
+        assert (told, checkpoints.steps()) == ([], []), "nothing is told of half a checkpoint"
+        held.go.set()
+        saver.wait()
+        assert told == [(1, checkpoints.path(1))]
+        saver.save(2, STATE, keep=(1,), behind=False)
+        assert [step for step, _ in told] == [1, 2], "in place: at once"
+        saver.save(3, STATE, keep=(1,), behind=True)
+    assert [step for step, _ in told] == [1, 2, 3], "the end waits"
+    assert checkpoints.steps() == [1, 2, 3], "the first is pinned"
+
+
+def test_one_checkpoint_is_written_at_a_time(make, monkeypatch):
+    held = Held(monkeypatch)
+    saver, checkpoints, told = make()
+    with saver:
+        saver.save(1, STATE, keep=(), behind=True)
+        assert held.begun.wait(10)
+        threading.Timer(0.1, held.go.set).start()
+        saver.save(2, STATE, keep=(), behind=True)
+        assert [step for step, _ in told] == [1], "the second began after the first was whole"
+    assert checkpoints.steps() == [1, 2]
+
+
+def test_a_disk_that_fails_ends_the_run_at_its_next_step(make, monkeypatch):
+    held = Held(monkeypatch, OSError(28, "No space left on device"))
+    held.go.set()
+    saver, checkpoints, told = make()
+    saver.save(1, STATE, keep=(), behind=True)
+    with pytest.raises(OSError, match="No space left"):
+        saver.wait()
+    assert (told, checkpoints.steps()) == ([], [])
+
+
+def test_a_run_whose_disk_fails_behind_it_ends_in_one_line(tmp_path, monkeypatch):
+    def write(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "copy_checkpoint", lambda *given: write)
+    with pytest.raises(RunError, match="cannot go on writing this run: No space left on device"):
+        run_tiny(tmp_path / "run", steps=3, checkpoint={"every": 1, "behind": True})
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [0], "what was saved before is whole"
+
+
+@pytest.mark.parametrize(
+    ("behind", "device", "free", "copies"),
+    [
+        (None, "cpu", 1e12, False),
+        (None, "meta", 1e12, True),
+        (None, "meta", 2 * 72.0, True),
+        (None, "meta", 2 * 72.0 - 1, False),
+        (True, "cpu", 0.0, True),
+        (False, "meta", 1e12, False),
+    ],
+)
+def test_where_a_copy_is_made(make, monkeypatch, behind, device, free, copies):
+    """Six weights of four bytes, two moments of four each: 72 bytes. A device that is no CPU is as good as a GPU."""
+    saver, _, _ = make(behind=behind)
+    saver._loaded.device = torch.device(device)
+    monkeypatch.setattr(saving, "free_memory", lambda: free)
+    assert saver._copies() is copies
+
+
+def test_copies_share_what_was_shared_and_nothing_with_the_run():
+    weight = torch.ones(2, 2)
+    copied = copy_to_host({"tied": [weight, weight.detach()], "own": (torch.ones(2, 2), 3, "word")})
+    weight.zero_()
+    first, second = copied["tied"]
+    assert first.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert first.data_ptr() == second.data_ptr()
+    assert copied["own"][0].data_ptr() != first.data_ptr()
+    assert copied["own"][1:] == (3, "word")
+
+
+def test_tied_weights_are_written_once(tmp_path):
+    run = run_tiny(tmp_path / "run", steps=2, checkpoint={"every": 1, "keep": 9, "behind": True})
+    start, behind = (
+        load_file(run.path / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors") for step in (0, 1)
+    )
+    assert start.keys() == behind.keys()
