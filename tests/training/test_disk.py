@@ -35,6 +35,7 @@ def make_model(*, frozen: bool = False) -> torch.nn.Module:
         ({"steps": 0, "sft": {"demonstrations": 8}}, 2 * 12),
         ({"steps": 100, "sft": {"demonstrations": 8}, "checkpoint": {"keep": 1}}, 4 + 2 * 12),
         ({"steps": 100, "credit": {"estimator": "gae"}, "checkpoint": {"keep": 1}}, 4 + 2 * 24),
+        ({"steps": 100, "loss": {"kl_coef": 0.1}, "checkpoint": {"keep": 1}}, 4 + 4 + 2 * 16),
         ({"steps": 100, "stability": {"mode": "always"}, "checkpoint": {"keep": 1}}, 4 + 2 * 24),
         ({"steps": 100, "stability": {"mode": "auto"}, "checkpoint": {"keep": 1}}, 4 + 3 * 24),
     ],
