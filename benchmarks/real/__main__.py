@@ -6,7 +6,6 @@ python -m benchmarks.real habits BEFORE.parquet AFTER.parquet
 python -m benchmarks.real conclusions BEFORE.parquet AFTER.parquet
 python -m benchmarks.real reach data/multihop
 python -m benchmarks.real ceilings data/multihop/dev.jsonl.gz data/multihop/corpus.jsonl.gz --passages 3 --chars 800
-python -m benchmarks.real divide data --corpus data/multihop/corpus.jsonl.gz
 python -m benchmarks.real frozen-lake runs/lake/trajectories/evaluate-000000.parquet
 python -m benchmarks.real sokoban runs/sokoban/trajectories/evaluate-000000.parquet
 python -m benchmarks.real alfworld runs/alfworld/trajectories/evaluate-000000.parquet
@@ -65,11 +64,6 @@ def _make_parser() -> argparse.ArgumentParser:
     ceilings.add_argument("--chars", type=int, default=800, metavar="N", help="of each, at most (default: 800)")
     ceilings.add_argument("--index", choices=("bm25", "dense", "hybrid"), default="bm25", help="(default: bm25)")
     ceilings.add_argument("--encoder", metavar="NAME", help="of a dense or hybrid index; pooled by the mean")
-    divide = commands.add_parser("divide", help="training questions into those demonstrated and those of RL")
-    divide.add_argument("folder", type=Path, help="where `turnwise questions` wrote, and where the two files go")
-    divide.add_argument("--corpus", type=Path, required=True, help="what is searched")
-    likes = ("smollm2", "qwen-500m", "qwen-500m-short", "qwen-1.5b")
-    divide.add_argument("--like", choices=likes, default="smollm2", help="(default: smollm2)")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
     plot = commands.add_parser("plot", help="the curves of several runs as an SVG")
@@ -115,10 +109,6 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
             index=options.index,
             encoder=options.encoder,
         )
-    if options.command == "divide":
-        from benchmarks.real.divide import DIVISIONS, divide_questions
-
-        return divide_questions(options.folder, DIVISIONS[options.like], corpus=options.corpus)
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach
 

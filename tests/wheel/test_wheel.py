@@ -82,7 +82,7 @@ def test_the_wheel_has_the_package_with_its_recipes_and_nothing_else(wheel):
     metadata = {name for name in names if ".dist-info/" in name}
     assert {name.partition("/")[0] for name in names - metadata} == {"turnwise"}, "no benchmarks, no tests"
     assert "turnwise/py.typed" in names
-    recipes = {Path(name).stem for name in names if name.startswith("turnwise/recipes/") and name.endswith(".yaml")}
+    recipes = {Path(name).stem for name in names if Path(name).match("turnwise/recipes/*.yaml")}
     assert recipes == set(packaged_recipes())
     files = (path for path in (ROOT / "src/turnwise").rglob("*") if path.is_file() and path.suffix != ".pyc")
     assert names - metadata == {path.relative_to(ROOT / "src").as_posix() for path in files}, "every file of the tree"

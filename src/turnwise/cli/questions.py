@@ -1,4 +1,5 @@
-"""`turnwise questions`: training questions for a search agent, written from a corpus by templates or by a model."""
+"""`turnwise questions`: training questions for a search agent, written from a corpus by templates or by a model, and
+divided into those that are demonstrated and those that RL learns on."""
 
 import argparse
 import asyncio
@@ -7,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from turnwise.cli.arguments import print_line
 from turnwise.errors import ConfigError
+from turnwise.recipes import packaged_divisions, read_recipe
+from turnwise.settings import parse_settings
+from turnwise.spelling import suggest
 
 if TYPE_CHECKING:
     from turnwise.agents.endpoint import EndpointSettings
@@ -22,7 +26,7 @@ _REPLY_TOKENS: Final = 400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", type=Path, help="a corpus file, or a folder with a corpus and questions of its own")
-    parser.add_argument("target", type=Path, help="the .jsonl or .jsonl.gz file to write")
+    parser.add_argument("target", type=Path, help="the .jsonl or .jsonl.gz file to write; with --divide, a folder")
     parser.add_argument("--count", type=int, metavar="N", help="at most N questions (default: 20000; by a model, 1000)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
     parser.add_argument("--take", metavar="FIRST:LAST", help="only a part of them, such as 0:5000")
@@ -35,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="questions whose text and supporting passages must not be used, besides the folder's dev and test",
     )
     parser.add_argument("--explain", action="store_true", help="write the folder's training questions, with evidence")
+    parser.add_argument(
+        "--divide", metavar="NAME", help="a recipe's questions, divided for SFT and RL: it says which NAME; or a file"
+    )
     parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model writes the questions")
     parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
     parser.add_argument("--key-env", metavar="VARIABLE", help="the environment variable with the endpoint's key")
@@ -50,9 +57,13 @@ def run(options: argparse.Namespace) -> int:
     take = _read_slice(options.take)
     endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
     if endpoint is not None:
-        if options.explain or options.take:
-            raise ConfigError("--explain and --take are about questions by templates: leave them out with --endpoint")
+        if options.explain or options.take or options.divide:
+            raise ConfigError(
+                "--explain, --take and --divide are about questions by templates: leave them out with --endpoint"
+            )
         summary = asyncio.run(_ask_model(options, endpoint))
+    elif options.divide is not None:
+        return _divide(options)
     else:
         source = read_source(options.corpus, options.avoid)
         if options.explain:
@@ -92,6 +103,31 @@ async def _ask_model(options: argparse.Namespace, settings: "EndpointSettings") 
         seed=options.seed,
         at_once=settings.concurrency,
     )
+
+
+def _divide(options: argparse.Namespace) -> int:
+    from turnwise.envs.qa.writer.division import Division, write_divided
+    from turnwise.envs.qa.writer.files import read_source
+
+    if options.count or options.seed or options.take or options.explain:
+        raise ConfigError("--divide says itself what is written: leave out --count, --seed, --take and --explain")
+    if options.target.suffix in (".gz", ".jsonl"):
+        raise ConfigError(f"--divide writes several files: give a folder, such as data, in place of {options.target}")
+    path = _find_division(options.divide)
+    division = parse_settings(Division, read_recipe(path), source=str(path))
+    for line in write_divided(read_source(options.corpus, options.avoid), options.target, division):
+        print_line(line)
+    return 0
+
+
+def _find_division(name: str) -> Path:
+    packaged = packaged_divisions()
+    if name in packaged:
+        return packaged[name]
+    if Path(name).is_file():
+        return Path(name)
+    known = suggest(name, packaged) or f"; there are: {', '.join(packaged)}"
+    raise ConfigError(f"--divide: there is no file '{name}', nor a division of that name{known}")
 
 
 def _read_slice(text: str | None) -> slice:

@@ -38,6 +38,11 @@ def packaged_recipes() -> dict[str, Path]:
     return {file.stem: file for file in sorted(_PACKAGED.glob("*.yaml"), key=lambda file: file.stem)}
 
 
+def packaged_divisions() -> dict[str, Path]:
+    """How the recipes' questions are divided, by name; `turnwise questions --divide NAME` reads them."""
+    return {file.stem: file for file in sorted((_PACKAGED / "questions").glob("*.yaml"), key=lambda file: file.stem)}
+
+
 def group_recipes() -> dict[str, dict[str, Path]]:
     """The package's own by what they are for, then by name; one that no group claims comes last."""
     left = packaged_recipes()

@@ -1,4 +1,4 @@
-"""How training questions are divided, and what retrieval allows, over a corpus of four passages."""
+"""What retrieval allows, over a corpus of four passages."""
 
 import gzip
 import json
@@ -20,10 +20,6 @@ NAMES = {title: f"p{place}" for place, title in enumerate(TEXTS)}
 
 def write(file, entries):
     file.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in entries).encode()))
-
-
-def read(file):
-    return [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
 
 
 def question(name, text, answer, *titles, source="2wiki", type="compositional"):
@@ -73,34 +69,3 @@ def test_ceilings_of_an_index_by_meaning(corpus, capsys, monkeypatch):
     assert ceilings(capsys, corpus, [north])["all"]["question"] == 0.0
     dense = ceilings(capsys, corpus, [north], "--index", "dense", "--encoder", "northward")
     assert (dense["index"], dense["all"]["question"]) == ("dense", 1.0)
-
-
-def test_questions_that_are_divided_are_demonstrated_whole_and_else_left_to_rl(corpus, capsys):
-    folder = corpus.parent
-    whole = question("w", "Whence came the founder of Lumen?", "Vardo", "Lumen", "Ada Brandt")
-    unread = question("u", "Which town?", "Bergen", "Vardo", "Oslo")
-    hotpot = question("h", "Who founded Lumen?", "Ada Brandt", "Lumen", source="hotpot", type="bridge")
-    musique = question("m", "Where?", "Vardo", "Ada Brandt", source="musique", type="2hop")
-    write(folder / "train-explained.jsonl.gz", [whole, unread, hotpot, musique])
-    write(folder / "written-sft.jsonl.gz", [whole | {"id": "ws", "source": "written"}])
-    write(folder / "written-rl.jsonl.gz", [whole | {"id": "wr", "source": "written"}])
-    assert main(["divide", str(folder), "--corpus", str(corpus)]) == 0
-    counts = json.loads(capsys.readouterr().out)
-    names = {name: {entry["id"] for entry in read(folder / f"{name}.jsonl.gz")} for name in ("sft", "rl")}
-    assert names == {"sft": {"w", "ws", "h"}, "rl": {"h", "m", "wr"}}, "nor an answer that nothing shows"
-    assert counts["rl"] == {"hotpot bridge": 1, "musique 2hop": 1, "written compositional": 1}
-
-
-def test_one_may_leave_comparisons_without_evidence_to_rl(corpus, capsys):
-    folder = corpus.parent
-    plain = question("p", "Who founded Lumen?", "Ada Brandt", "Lumen", source="2wiki", type="comparison")
-    told = plain | {"id": "t", "evidence": "Ada Brandt did."}
-    few = question("m", "Whence came Ada Brandt?", "Vardo", "Ada Brandt", source="musique", type="2hop")
-    write(folder / "train-explained.jsonl.gz", [plain, told, few])
-    for name in ("written-sft", "written-rl"):
-        write(folder / f"{name}.jsonl.gz", [])
-    assert main(["divide", str(folder), "--corpus", str(corpus), "--like", "qwen-500m"]) == 0
-    names = {name: {entry["id"] for entry in read(folder / f"{name}.jsonl.gz")} for name in ("sft", "rl")}
-    assert names == {"sft": {"t", "m"}, "rl": {"p", "m"}}
-    assert main(["divide", str(folder), "--corpus", str(corpus), "--like", "qwen-1.5b"]) == 0
-    assert {entry["id"] for entry in read(folder / "rl.jsonl.gz")} == {"p"}, "nothing that was demonstrated"

@@ -28,6 +28,7 @@ from turnwise.tools.search.retrieval import Passage
 class Source:
     """A corpus, the training questions beside it, and the questions to avoid."""
 
+    passages: list[Passage]
     book: FactBook
     train: list[Question]
     avoid: list[Question]
@@ -36,7 +37,7 @@ class Source:
 def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
     """A corpus file; or a folder with a corpus, whose splits other than `train` are avoided besides `avoid`."""
     passages, train, held_out = read_questioned(corpus, avoid)
-    return Source(book=FactBook(passages), train=train, avoid=held_out)
+    return Source(passages=passages, book=FactBook(passages), train=train, avoid=held_out)
 
 
 def read_questioned(corpus: Path, avoid: Sequence[Path] = ()) -> tuple[list[Passage], list[Question], list[Question]]:
@@ -56,16 +57,23 @@ def read_questioned(corpus: Path, avoid: Sequence[Path] = ()) -> tuple[list[Pass
 
 def write_new(source: Source, target: Path, *, count: int, seed: int = 0, take: slice = slice(None)) -> str:
     """Writes new questions, of which `take` is a part, and returns a summary: `3 questions: 2 comparison, ...`."""
+    written = make_new(source, count=count, seed=seed)
+    if not written[take]:
+        raise EnvError(f"{target}: the templates write {len(written)} questions, none of them in the part to take")
+    return write_file(target, written[take])
+
+
+def make_new(source: Source, *, count: int, seed: int = 0) -> list[Question]:
+    """New questions by templates, none of which the folder has."""
     texts = {normalise_answer(question.text) for question in source.train}
     written = write_questions(source.book, count=count, seed=seed, avoid=source.avoid)
-    kept = [question for question in written if normalise_answer(question.text) not in texts][take]
+    kept = [question for question in written if normalise_answer(question.text) not in texts]
     if not kept:
         raise EnvError(
             "the templates find no facts to ask about: they are for encyclopedic passages in English; "
             "let a model write the questions, with --endpoint URL"
         )
-    _write(target, kept)
-    return f"{len(kept)} questions: {_count(one.type for one in kept)}"
+    return kept
 
 
 async def write_asked(
@@ -80,19 +88,25 @@ async def write_asked(
     )
     if not asked.questions:
         raise EnvError(f"the model wrote no question that can be kept; {dropped}")
-    _write(target, asked.questions)
-    return f"{len(asked.questions)} questions: {_count(one.type for one in asked.questions)}; {dropped}"
+    return f"{write_file(target, asked.questions)}; {dropped}"
 
 
 def write_explained(source: Source, target: Path) -> str:
     """Writes the folder's training questions again, with evidence where facts support their answers."""
+    questions, summary = explain_all(source)
+    write_file(target, questions)
+    return summary
+
+
+def explain_all(source: Source) -> tuple[list[Question], str]:
+    """The folder's training questions, with evidence where facts support their answers; and how many have some."""
     if not source.train:
         raise EnvError("there are no training questions to explain: give a folder that has train.jsonl")
     found = [explain(question, source.book) for question in source.train]
-    _write(target, (replace(one, evidence=evidence) for one, (_, evidence) in zip(source.train, found, strict=True)))
-    counts = Counter(verdict for verdict, _ in found)
-    explained, contradicted = counts["explained"], counts["contradicted"]
-    return f"{len(found)} questions, {explained} with evidence; facts contradict the answers of {contradicted}"
+    questions = [replace(one, evidence=evidence) for one, (_, evidence) in zip(source.train, found, strict=True)]
+    number = Counter(verdict for verdict, _ in found)
+    summary = f"{len(found)} questions, {number['explained']} with evidence; "
+    return questions, f"{summary}facts contradict the answers of {number['contradicted']}"
 
 
 def to_entry(question: Question) -> dict[str, object]:
@@ -115,10 +129,12 @@ def _count(kinds: Iterable[str]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds).items()))
 
 
-def _write(target: Path, questions: Iterable[Question]) -> None:
+def write_file(target: Path, questions: Sequence[Question]) -> str:
+    """Writes questions that `search_qa` reads, and returns a summary: `3 questions: 2 comparison, ...`."""
     lines = "".join(json.dumps(to_entry(one), ensure_ascii=False) + "\n" for one in questions)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".gz":
         target.write_bytes(gzip.compress(lines.encode(), mtime=0))  # without the time: the same questions, same bytes
     else:
         target.write_text(lines, encoding="utf-8")
+    return f"{len(questions)} questions: {_count(one.type for one in questions)}"

@@ -1,0 +1,162 @@
+"""How training questions are divided into those that are demonstrated and those that RL learns on."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tiny_encyclopedia import CORPUS
+from turnwise import recipes
+from turnwise.cli.main import main
+from turnwise.config import load_config
+from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.division import Division, divide, keep_complete
+from turnwise.recipes import packaged_divisions, read_recipe
+from turnwise.settings import parse_settings
+from turnwise.tools.search.retrieval import Passage
+
+TEXTS = {
+    "Lumen": "Lumen is a firm that Ada Brandt founded.",
+    "Ada Brandt": "Ada Brandt was born in Vardo.",
+    "Vardo": "Vardo is a town in the north.",
+    "Oslo": "Oslo is a capital.",
+}
+NAMES = {title: f"p{place}" for place, title in enumerate(TEXTS)}
+PASSAGES = [Passage(id=NAMES[title], title=title, text=text) for title, text in TEXTS.items()]
+
+
+def question(name, text, answer, *titles, source="2wiki", type="compositional", evidence=""):
+    return Question(
+        id=name,
+        text=text,
+        answers=(answer,),
+        supporting_titles=titles,
+        supporting_ids=tuple(NAMES[title] for title in titles),
+        source=source,
+        type=type,
+        evidence=evidence,
+    )
+
+
+def division(**settings):
+    return Division.model_validate({"written_sft": 9, "written_rl": 9, "rl_written": 9, **settings})
+
+
+def names(questions):
+    return sorted(question.id for question in questions)
+
+
+WHOLE = question("whole", "Whence came the founder of Lumen?", "Vardo", "Lumen", "Ada Brandt")
+FOUNDER = question("founder", "Who founded Lumen?", "Ada Brandt", "Lumen", source="hotpot", type="bridge")
+BORN = question("born", "Where?", "Vardo", "Ada Brandt", source="musique", type="2hop")
+
+
+def test_what_is_not_demonstrated_is_left_to_rl():
+    shown, rl = divide([], [WHOLE, FOUNDER, BORN], division(demonstrated_real={"2wiki": 5, "hotpot": 5}))
+    assert (names(shown), names(rl)) == (["founder", "whole"], ["born"])
+
+
+def test_a_source_of_which_there_are_too_few_is_in_both():
+    wanted = division(demonstrated_real={"hotpot": 1}, in_both=("hotpot",))
+    shown, rl = divide([], [WHOLE, FOUNDER], wanted)
+    assert (names(shown), names(rl)) == (["founder"], ["founder", "whole"])
+
+
+def test_so_many_of_each_source_and_of_each_written_type():
+    real = [question(f"r{number}", "?", "Vardo", "Lumen") for number in range(6)]
+    written = [question(f"w{number}", "?", "Vardo", "Lumen", type="ab"[number % 2]) for number in range(6)]
+    shown, rl = divide(written, real, division(demonstrated_real={"2wiki": 4}, demonstrated_written={"a": 2}))
+    assert [one.id for one in shown[:2]] == ["w0", "w2"], "the first of their type"
+    assert len(shown) == 2 + 4
+    assert names([*shown[2:], *rl]) == names(real), "each once"
+
+
+def test_comparisons_without_evidence_are_left_to_rl_where_asked():
+    plain = question("plain", "Who?", "Ada Brandt", "Lumen", type="bridge_comparison")
+    told = question("told", "Who?", "Ada Brandt", "Lumen", type="comparison", evidence="Ada Brandt did.")
+    for sources, expected in {("2wiki",): ["told"], (): ["plain", "told"], ("hotpot",): ["plain", "told"]}.items():
+        shown, rl = divide([], [plain, told], division(demonstrated_real={"2wiki": 5}, needs_evidence=sources))
+        assert names(shown) == expected
+        assert names([*shown, *rl]) == ["plain", "told"]
+
+
+def test_demonstrations_that_do_not_show_what_the_answer_follows_from_are_left_out():
+    unread = question("unread", "Which town?", "Bergen", "Vardo", "Oslo")
+    hidden = question("hidden", "Whence came the founder of Lumen?", "Vardo", "Lumen", "Oslo")
+    compared = question("compared", "Are Lumen and Vardo towns?", "no", "Lumen", "Vardo", type="comparison")
+    kept = keep_complete([WHOLE, unread, hidden, compared], PASSAGES, division(passages=1), cache="off")
+    assert names(kept) == ["compared", "whole"], "no passage has Bergen, and nothing names Oslo"
+    assert names(keep_complete([WHOLE], PASSAGES, division(passages=1, passage_chars=12), cache="off")) == []
+    assert keep_complete([], PASSAGES, division(), cache="off") == []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "encyclopedia"
+    folder.mkdir()
+    lines = [json.dumps({"id": one.id, "title": one.title, "text": one.text}) for one in CORPUS]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    asked = [
+        {"question": "Who directed The Lamp?", "answers": ["Robert A. Stemmle"], "supporting_ids": ["p1"]},
+        {"question": "Who?", "answers": ["nobody at all"], "supporting_ids": ["p0"], "source": "own"},
+    ]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
+    return folder
+
+
+def read(file):
+    return [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+
+
+def test_one_command_writes_all_that_a_recipe_trains_on(folder, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(
+        "count: 40\nwritten_sft: 20\nwritten_rl: 6\nrl_written: 4\n"
+        "demonstrated_written: {compositional: 50, comparison: 50}\ndemonstrated_real: {own: 1}\n"
+    )
+    command = ["questions", str(folder), str(tmp_path / "data"), "--divide", str(tmp_path / "mine.yaml")]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    files = {file.name.removesuffix(".jsonl.gz"): read(file) for file in (tmp_path / "data").iterdir()}
+    assert files.keys() == {"written-sft", "written-rl", "train-explained", "sft", "rl"}
+    assert all(f"{tmp_path / 'data' / name}.jsonl.gz: {len(kept)} questions" in told for name, kept in files.items())
+    assert len(files["written-sft"]) == 20
+    assert files["rl"] == [files["train-explained"][0], *files["written-rl"][:4]]
+    assert files["sft"] == [one for one in files["written-sft"] if one["type"] in ("compositional", "comparison")]
+    assert "left out 1 that the expert does not answer by search" in told
+    before = {file: file.read_bytes() for file in (tmp_path / "data").iterdir()}
+    assert main(command) == 0
+    assert {file: file.read_bytes() for file in (tmp_path / "data").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["data", "--divide", "qwen-500n"], "did you mean 'qwen-500m'?"),
+        (["data", "--divide", "absent.yaml"], "there is no file 'absent.yaml'"),
+        (["data", "--divide", "qwen-500m", "--take", "0:5"], "leave out --count, --seed, --take and --explain"),
+        (["data/sft.jsonl.gz", "--divide", "qwen-500m"], "give a folder, such as data, in place of data/sft.jsonl.gz"),
+        (["data", "--divide", "wrong.yaml"], "wriiten_sft: unknown key in wrong.yaml; did you mean 'written_sft'?"),
+    ],
+)
+def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.yaml").write_text("wriiten_sft: 3\n")
+    assert main(["questions", str(folder), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize("name", packaged_divisions())
+def test_a_packaged_division_fits_the_recipe_that_names_it(name):
+    file = packaged_divisions()[name]
+    division = parse_settings(Division, read_recipe(file), source=name)
+    assert division.rl_written <= division.written_rl
+    assert division.written_sft + division.written_rl <= division.count
+    named = [path for path in recipes.packaged_recipes().values() if f"--divide {name}\n" in path.read_text()]
+    for path in named:
+        args = load_config(path).env.args
+        assert args["passages"] == division.passages
+        assert all(file.startswith("data/") for file in [args["questions"]["dev"], args["corpus"]])
+    assert len(named) == (0 if name == "qwen-1.5b-all" else 1), "docs/results.md alone names that one"
