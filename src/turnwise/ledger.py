@@ -27,7 +27,7 @@ ACCOUNTS: Mapping[str, str] = {
     "evaluate": "scoring held-out episodes; playing them is in the accounts above",
     "sft": "demonstrations and the supervised steps on them",
     "store": "trajectories, metrics, callbacks and this report, as far as the run waits for them",
-    "checkpoint": "writing and reading checkpoints",
+    "checkpoint": "writing and reading checkpoints; for those written behind the run, copying and waiting",
     "prepare": "libraries, environment, data, model, optimizer",
     "other": "everything outside the accounts above",
 }
