@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from turnwise.cli.arguments import print_line
 from turnwise.errors import ConfigError
-from turnwise.recipes import packaged_divisions, read_recipe
-from turnwise.settings import parse_settings
 from turnwise.spelling import suggest
 
 if TYPE_CHECKING:
@@ -108,6 +106,8 @@ async def _ask_model(options: argparse.Namespace, settings: "EndpointSettings") 
 def _divide(options: argparse.Namespace) -> int:
     from turnwise.envs.qa.writer.division import Division, write_divided
     from turnwise.envs.qa.writer.files import read_source
+    from turnwise.recipes import read_recipe
+    from turnwise.settings import parse_settings
 
     if options.count or options.seed or options.take or options.explain:
         raise ConfigError("--divide says itself what is written: leave out --count, --seed, --take and --explain")
@@ -121,6 +121,8 @@ def _divide(options: argparse.Namespace) -> int:
 
 
 def _find_division(name: str) -> Path:
+    from turnwise.recipes import packaged_divisions
+
     packaged = packaged_divisions()
     if name in packaged:
         return packaged[name]
