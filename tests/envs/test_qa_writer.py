@@ -132,7 +132,7 @@ def test_evidence_is_given_only_where_it_comes_to_the_gold_answer(book):
     verdict, evidence = explain(asked, book)
     assert verdict == "explained"
     assert evidence == "The Lamp was directed by Robert A. Stemmle. Robert A. Stemmle died on 24 February 1974."
-    assert explain(replace(asked, answers=("1 May 1974",)), book) == ("contradicted", "")
+    assert explain(replace(asked, answers=("1 May 1974",)), book) == ("unknown", "")
     assert explain(replace(asked, text="Where did the director of film The Lamp work?"), book) == ("unknown", "")
 
 

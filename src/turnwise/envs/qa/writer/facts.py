@@ -159,12 +159,12 @@ def _read_person(passage: Passage, text: str) -> Facts:
         return Facts(passage=passage, kind="other", year=_founded(text))
     if (later := patterns.BORN_LATER.search(text)) and not birth_place and later.start() < 600:
         birth_place = _read_place(later[2])
-        born = born or (_read_date(later[1]) if later[1] else None)
+        born = born or (read_date(later[1]) if later[1] else None)
     if (later := patterns.DIED_LATER.search(text)) and not death_place:
         death_place = _read_place(later[2])
-        died = died or (_read_date(later[1]) if later[1] else None)
+        died = died or (read_date(later[1]) if later[1] else None)
     if died is None and (then := patterns.DIED_THEN.search(text)):
-        died = _read_date(then[1])
+        died = read_date(then[1])
     father, mother = _read_parents(text)
     she, he = patterns.SHE.search(text), patterns.HE.search(text)
     female = None if she is None and he is None else he is None or (she is not None and she.start() < he.start())
@@ -191,9 +191,9 @@ def _read_life(text: str) -> tuple[Date | None, Date | None, tuple[str, ...], tu
     """Birth, death and their places from the brackets behind a name."""
     for inside in re.findall(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text[:300])[:3]:
         if born := patterns.BORN.search(inside):
-            return _read_date(born[1]), None, _read_place(born[2] or ""), ()
+            return read_date(born[1]), None, _read_place(born[2] or ""), ()
         if (dates := list(patterns.DATES.finditer(inside))) and len(dates) >= 2 and "reign" not in inside:
-            first, second = _read_date(dates[0][0]), _read_date(dates[1][0])
+            first, second = read_date(dates[0][0]), read_date(dates[1][0])
             if first and second and 8 <= second.year - first.year <= 110:
                 return first, second, *_read_places(inside, dates[0], dates[1])
     return None, None, (), ()
@@ -232,7 +232,7 @@ def _read_place(words: str) -> tuple[str, ...]:
     return (first, whole) if first != whole else (first,)
 
 
-def _read_date(words: str) -> Date | None:
+def read_date(words: str) -> Date | None:
     year = re.search(r"\d{4}", words)
     if year is None:
         return None

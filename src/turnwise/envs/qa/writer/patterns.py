@@ -11,13 +11,13 @@ MONTHS = (
     "December",
 )  # fmt: skip
 _MONTH = "|".join(MONTHS)
-_DATE = rf"(?:\d{{1,2}} (?:{_MONTH}),? \d{{4}}|(?:{_MONTH}) \d{{1,2}}, ?\d{{4}}|\d{{4}})"
-DATES = re.compile(_DATE)
+DATE = rf"(?:\d{{1,2}} (?:{_MONTH}),? \d{{4}}|(?:{_MONTH}) \d{{1,2}}, ?\d{{4}}|\d{{4}})"
+DATES = re.compile(DATE)
 SEPARATOR = re.compile(r"[–—]| - |- | -|-(?=\d)|†")
-BORN = re.compile(rf"\b(?:born|b\.)(?: on)?:? ({_DATE})(?:,? (?:in|at) ([^;()\d]+?))?(?=[;)]| –|, died|$)")
-BORN_LATER = re.compile(rf"\bwas born (?:on ({_DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
-DIED_LATER = re.compile(rf"\b(?:[Hh]e|[Ss]he) died (?:on ({_DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
-DIED_THEN = re.compile(rf"\bdied (?:in [A-Z][\w ]+,? )?on ({_DATE})")
+BORN = re.compile(rf"\b(?:born|b\.)(?: on)?:? ({DATE})(?:,? (?:in|at) ([^;()\d]+?))?(?=[;)]| –|, died|$)")
+BORN_LATER = re.compile(rf"\bwas born (?:on ({DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
+DIED_LATER = re.compile(rf"\b(?:[Hh]e|[Ss]he) died (?:on ({DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
+DIED_THEN = re.compile(rf"\bdied (?:in [A-Z][\w ]+,? )?on ({DATE})")
 
 _LETTERS = r"[^\W\d_]"
 _WORD = rf"(?:(?:[A-ZÀ-ÖØ-ÞĀ-Ž]|d'|al-|Al-)(?:{_LETTERS}|['’.\-]+(?={_LETTERS})|(?<=\b{_LETTERS})\.|(?<=[JS]r)\.)*)"
@@ -51,7 +51,7 @@ DEMONYMS: Mapping[str, str] = {
 }  # fmt: skip
 """The country of each nationality."""
 _DEMONYM = "|".join(sorted(DEMONYMS, key=len, reverse=True))
-_COUNTRIES = {
+COUNTRIES = {
     *DEMONYMS.values(), "England", "Scotland", "Wales", "Northern Ireland", "Syria", "Iraq", "Afghanistan", "Yemen",
     "Madagascar", "Tanzania", "Uganda", "Ethiopia", "Mali", "Burkina Faso", "Benin", "Togo", "Cameroon", "Cyprus",
     "Malta", "Belarus", "Moldova", "Azerbaijan", "Bosnia and Herzegovina", "Kosovo", "Montenegro", "North Macedonia",
@@ -62,7 +62,7 @@ _COUNTRIES = {
 }  # fmt: skip
 SAME_COUNTRY = {"England": "United Kingdom", "Scotland": "United Kingdom", "Wales": "United Kingdom",
                  "Northern Ireland": "United Kingdom", "USA": "United States"}  # fmt: skip
-COUNTRY = re.compile(rf"\b(?:in|of|,) (?:the )?({'|'.join(sorted(_COUNTRIES, key=len, reverse=True))})\b")
+COUNTRY = re.compile(rf"\b(?:in|of|,) (?:the )?({'|'.join(sorted(COUNTRIES, key=len, reverse=True))})\b")
 PLACE = re.compile(
     r" is an? (?:[\w-]+ ){0,3}?(village|town|river|mountain|lake|municipality|commune|high school|university|school|"
     r"hamlet|railway station|stream|district|rural district|county|island|city)\b"

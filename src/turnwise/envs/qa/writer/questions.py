@@ -6,7 +6,7 @@ supporting passages, which are exactly those needed, and the same seed writes th
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from typing import TypeAlias
@@ -128,12 +128,7 @@ def _write_compositional(book: FactBook, rng: random.Random, titles: _Titles) ->
 
 def find_links(book: FactBook) -> Iterator[tuple[Facts, Relation, Facts]]:
     """Every relation from one passage to the person of another."""
-    return find_links_of(book.facts, book)
-
-
-def find_links_of(subjects: Iterable[Facts], book: FactBook) -> Iterator[tuple[Facts, Relation, Facts]]:
-    """The same, from these passages alone."""
-    for subject in subjects:
+    for subject in book.facts:
         married = () if subject.female is None else (MARRIED[subject.female],)
         for relation in (*RELATIONS, *married):
             if relation.kind in (None, subject.kind):
