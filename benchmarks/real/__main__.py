@@ -64,6 +64,7 @@ def _make_parser() -> argparse.ArgumentParser:
     ceilings.add_argument("--chars", type=int, default=800, metavar="N", help="of each, at most (default: 800)")
     ceilings.add_argument("--index", choices=("bm25", "dense", "hybrid"), default="bm25", help="(default: bm25)")
     ceilings.add_argument("--encoder", metavar="NAME", help="of a dense or hybrid index; pooled by the mean")
+    ceilings.add_argument("--bm25", action="append", default=[], metavar="a=b", help="such as title_weight=3 or b=0.4")
     lake = commands.add_parser("frozen-lake", help="how true thoughts are and how good steps")
     lake.add_argument("files", nargs="+", type=Path, help="a run's trajectories/evaluate-*.parquet or train-*.parquet")
     plot = commands.add_parser("plot", help="the curves of several runs as an SVG")
@@ -108,6 +109,7 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
             passage_chars=options.chars,
             index=options.index,
             encoder=options.encoder,
+            bm25=options.bm25,
         )
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach

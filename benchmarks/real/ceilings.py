@@ -15,6 +15,8 @@ from pathlib import Path
 from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.qa.expert import mentions
 from turnwise.rewards.retrieval import texts
+from turnwise.settings import parse_settings
+from turnwise.tools.search.bm25 import Bm25Settings
 from turnwise.types import Message, Task, ToolCall
 
 
@@ -30,13 +32,22 @@ class Reached:
 
 
 def measure_ceilings(
-    questions: Path, corpus: Path, *, passages: int, passage_chars: int, index: str = "bm25", encoder: str | None = None
+    questions: Path,
+    corpus: Path,
+    *,
+    passages: int,
+    passage_chars: int,
+    index: str = "bm25",
+    encoder: str | None = None,
+    bm25: Sequence[str] = (),
 ) -> dict[str, object]:
     """Shares by source, and of all."""
+    counted = parse_settings(Bm25Settings, {}, overrides=bm25, source="--bm25").model_dump() if bm25 else None
     env = SearchQA(
         questions={"test": questions},
         corpus=corpus,
         index=index,
+        bm25=counted,
         encoder=None if encoder is None else {"encoder": encoder, "pooling": "mean"},
         passages=passages,
         passage_chars=passage_chars,
@@ -47,7 +58,8 @@ def measure_ceilings(
     for one in reached:
         by_source[one.source].append(one)
     shares = {source: _share(listed) for source, listed in sorted(by_source.items())}
-    return {"index": index, "passages": passages, "passage_chars": passage_chars, "all": _share(reached), **shares}
+    about = {"index": index, **({"bm25": counted} if counted else {})}
+    return {**about, "passages": passages, "passage_chars": passage_chars, "all": _share(reached), **shares}
 
 
 async def _measure(env: SearchQA) -> list[Reached]:

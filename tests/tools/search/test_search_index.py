@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.errors import ToolError, TurnwiseError
 from turnwise.tools.search import index_cache
-from turnwise.tools.search.bm25 import BM25_SETTINGS, Bm25Index
+from turnwise.tools.search.bm25 import Bm25Index, Bm25Settings
 from turnwise.tools.search.http_index import HttpIndex
 from turnwise.tools.search.hybrid import HybridIndex
 from turnwise.tools.search.retrieval import Hit, Index, Passage, best_positions
@@ -44,6 +44,59 @@ def test_best_positions_are_those_of_a_full_stable_sort():
         whole = [i for i in sorted(range(size), key=lambda i: (-scores[i], i)) if scores[i] > 0]
         for k in (1, 2, 3, 15, 16, 64, size, size + 1):
             assert best_positions(scores, k).tolist() == whole[:k]
+
+
+NAMED = [
+    Passage(id="own", title="Vardo", text="A town in the far north by the sea."),
+    Passage(id="other", title="Harbours", text="Of Vardo and Vardo."),
+]
+
+
+def test_a_title_that_weighs_more_comes_before_a_passage_that_repeats_the_word():
+    assert ids(open_index(NAMED, cache="off").query(["Vardo"], 1)[0]) == ["other"]
+    assert ids(open_index(NAMED, cache="off", bm25={"title_weight": 5}).query(["Vardo"], 1)[0]) == ["own"]
+
+
+def test_length_and_mentions_count_as_asked():
+    long = Passage(id="long", title="Long", text=f"oslo {'word ' * 60}")
+    short = Passage(id="short", title="Short", text="oslo")
+    flat = Bm25Index([long, short], Bm25Settings(b=0.0)).query(["oslo"], 2)[0]
+    assert flat[0].score == flat[1].score, "length is not looked at"
+    bent = Bm25Index([long, short]).query(["oslo"], 2)[0]
+    assert ids(bent) == ["short", "long"]
+    twice = Passage(id="twice", title="Twice", text="oslo oslo")
+    gains = []
+    for k1 in (0.1, 5.0):
+        found = Bm25Index([short, twice], Bm25Settings(k1=k1, b=0.0)).query(["oslo"], 2)[0]
+        gains.append(found[0].score / found[1].score)
+    assert gains[0] < 1.1 < 1.5 < gains[1], "a second mention adds little where k1 is small"
+
+
+def test_indexes_of_other_settings_are_kept_apart(tmp_path):
+    open_index(NAMED, cache=tmp_path)
+    weighted = open_index(NAMED, cache=tmp_path, bm25={"title_weight": 5})
+    assert len(list(tmp_path.iterdir())) == 2
+    again = open_index(NAMED, cache=tmp_path, bm25=Bm25Settings(title_weight=5))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert again.query(["Vardo"], 2) == weighted.query(["Vardo"], 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"title_wait": 3}, "title_weight"),
+        ({"b": 2}, "less than or equal to 1"),
+        ({"title_weight": 0}, "at least|equal to 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(TurnwiseError, match=message):
+        open_index(NAMED, cache="off", bm25=settings)
+
+
+def test_settings_of_words_are_for_an_index_of_words():
+    with pytest.raises(ToolError, match="this one is http; leave it out"):
+        open_index(None, "http", url="http://127.0.0.1:1", bm25={"b": 0.4})
 
 
 def test_words_that_are_written_out_as_rows_score_as_postings_do(monkeypatch):
@@ -132,7 +185,7 @@ def test_the_loser_of_a_race_leaves_nothing_behind(tmp_path):
         open_index(PASSAGES, cache=tmp_path)
         return Bm25Index(PASSAGES)
 
-    name = index_cache.digest_index("bm25", PASSAGES, BM25_SETTINGS)
+    name = index_cache.digest_index("bm25", PASSAGES, Bm25Settings().describe())
     index = index_cache.load_or_build(tmp_path, name, load=pytest.fail, build=build, save=Bm25Index.save)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert ids(index.query(["norway"], 1)[0]) == ["c"]

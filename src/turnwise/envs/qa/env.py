@@ -62,6 +62,7 @@ class SearchQA(ToolEnv):
         questions: QuestionSet | Mapping[str, QuestionSet],
         corpus: str | Path | Sequence[Passage] | None = None,
         index: str = "bm25",
+        bm25: Mapping[str, Json] | None = None,
         encoder: str | Mapping[str, Json] | None = None,
         url: str | None = None,
         cache: str = "auto",
@@ -84,6 +85,7 @@ class SearchQA(ToolEnv):
             corpus: What is searched: a file, or a folder of text files. Left out, it is the `corpus.*` in the folder of
                 the questions, or else the passages that came with them.
             index: `bm25`, `dense`, `hybrid` or `http`.
+            bm25: For `bm25` and `hybrid`: how words count, such as `{title_weight: 3, k1: 0.9, b: 0.4}`.
             encoder: For `dense` and `hybrid`: its name, or its settings.
             url: For `http`: the address of the search service, which has the corpus.
             cache: Where a built index is kept: `auto`, `off` or a folder.
@@ -111,7 +113,7 @@ class SearchQA(ToolEnv):
             system=system,
             max_turns=max_turns,
         )
-        opened = open_index(found, index, cache=cache, encoder=encoder, url=url)
+        opened = open_index(found, index, cache=cache, bm25=bm25, encoder=encoder, url=url)
         self._searcher = Searcher(opened, passages)
         self._passage_chars, self._lazy, self._local = passage_chars, lazy, bool(opened.passages)
         self._turnwise_own_tools = tuple(_choose_search(item, opened) for item in self._turnwise_own_tools)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from turnwise.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from turnwise.tools.search.bm25 import Bm25Index
+    from turnwise.tools.search.bm25 import Bm25Index, Bm25Settings
     from turnwise.tools.search.corpus import read_corpus
     from turnwise.tools.search.dense import DenseIndex, DenseSettings
     from turnwise.tools.search.http_index import HttpIndex
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SEARCH_DOWN",
     "Bm25Index",
+    "Bm25Settings",
     "DenseIndex",
     "DenseSettings",
     "Hit",
@@ -33,7 +34,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "bm25": ["Bm25Index"],
+        "bm25": ["Bm25Index", "Bm25Settings"],
         "corpus": ["read_corpus"],
         "dense": ["DenseIndex", "DenseSettings"],
         "http_index": ["HttpIndex"],

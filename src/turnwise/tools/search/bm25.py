@@ -17,8 +17,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from turnwise.errors import ToolError
+from turnwise.settings import Settings
 from turnwise.tools.search.retrieval import Hit, Passage, best_positions, check_k, check_passages
 
 
@@ -46,8 +48,20 @@ _ROW_BYTES = 2**28
 # bm25s sets its own logger to DEBUG, which would reach every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
-BM25_SETTINGS = f"lucene k1=1.5 b=0.75 bm25s {bm25s.__version__}"
-"""Everything that the scores depend on beside the passages."""
+
+class Bm25Settings(Settings):
+    """How words count; the defaults are bm25s's own."""
+
+    k1: float = Field(default=1.5, gt=0)
+    """How much further mentions of a word add: less, the smaller it is."""
+    b: float = Field(default=0.75, ge=0, le=1)
+    """How much long passages are held back: 0 not at all."""
+    title_weight: int = Field(default=1, ge=1)
+    """A word of the title counts as so many of the text: above 1 where queries are mostly names."""
+
+    def describe(self) -> str:
+        """Everything that the scores depend on beside the passages."""
+        return f"lucene {self.model_dump_json()} bm25s {bm25s.__version__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,19 +74,20 @@ class _Postings:
 
 
 class Bm25Index:
-    """BM25 (Lucene's variant, k1=1.5, b=0.75) over the words of titles and texts, lower-cased."""
+    """BM25 (Lucene's variant) over the words of titles and texts, lower-cased."""
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
+    def __init__(self, passages: Sequence[Passage], settings: Bm25Settings | None = None) -> None:
+        settings = settings or Bm25Settings()
         self.passages = check_passages(passages)
         # Numbered in order of appearance: bm25s's own vocabulary is a set, whose order changes between runs.
         words: dict[str, int] = {}
         ids = [
-            [words.setdefault(word, len(words)) for word in _split(f"{passage.title} {passage.text}")]
+            [words.setdefault(word, len(words)) for word in _words_of(passage, settings.title_weight)]
             for passage in self.passages
         ]
         if not words:
             raise ToolError(f"none of the {len(self.passages)} passages has a word in it; nothing could be found")
-        bm25 = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
+        bm25 = bm25s.BM25(method="lucene", k1=settings.k1, b=settings.b, backend="numpy")
         bm25.index((ids, words), create_empty_token=False, show_progress=False)
         data, indices, indptr = (bm25.scores[part] for part in ("data", "indices", "indptr"))
         self._adopt(words, _Postings(scores=data, places=indices, starts=indptr.astype(np.int64)))
@@ -146,6 +161,10 @@ def _write_out(postings: _Postings, passages: int) -> dict[int, npt.NDArray[np.f
         rows[word] = np.zeros(passages, np.float32)
         rows[word][postings.places[span]] = postings.scores[span]
     return rows
+
+
+def _words_of(passage: Passage, title_weight: int) -> list[str]:
+    return _split(passage.title) * title_weight + _split(passage.text)
 
 
 def _split(text: str) -> list[str]:

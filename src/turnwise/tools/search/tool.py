@@ -15,7 +15,7 @@ from turnwise.settings import parse_settings
 from turnwise.spelling import suggest
 from turnwise.tools.batching import TickBatcher
 from turnwise.tools.running import run_in_thread
-from turnwise.tools.search.bm25 import BM25_SETTINGS, Bm25Index
+from turnwise.tools.search.bm25 import Bm25Index, Bm25Settings
 from turnwise.tools.search.corpus import read_corpus
 from turnwise.tools.search.dense import DenseIndex, DenseSettings
 from turnwise.tools.search.http_index import HttpIndex
@@ -41,6 +41,7 @@ def open_index(
     kind: str = "bm25",
     *,
     cache: str | Path = "auto",
+    bm25: Mapping[str, object] | Bm25Settings | None = None,
     encoder: str | Mapping[str, object] | DenseSettings | None = None,
     url: str | None = None,
 ) -> Index:
@@ -50,6 +51,7 @@ def open_index(
         corpus: A file or folder that `read_corpus` reads, or passages.
         kind: `bm25`, `dense`, `hybrid` (the two, fused by rank) or `http`.
         cache: Where built indexes are kept: `auto` (the user's cache folder), `off`, or a folder.
+        bm25: For `bm25` and `hybrid`: any of `Bm25Settings`, such as `{"title_weight": 3}`.
         encoder: For `dense` and `hybrid`: the encoder's name, or all of `DenseSettings`.
         url: For `http`: the address of the service, which has the corpus.
     """
@@ -58,6 +60,10 @@ def open_index(
     if (encoder is not None) != (kind in ("dense", "hybrid")):
         hint = "give one, such as intfloat/e5-base-v2" if encoder is None else "leave it out"
         raise ToolError(f"encoder: it makes the vectors of a dense or hybrid index, and this one is {kind}; {hint}")
+    if bm25 is not None and kind not in ("bm25", "hybrid"):
+        raise ToolError(
+            f"bm25: it says how words count in a bm25 or hybrid index, and this one is {kind}; leave it out"
+        )
     if (url is not None) != (kind == "http") or (corpus is None) != (kind == "http"):
         needs = "a url and no corpus, which the service has" if kind == "http" else "a corpus and no url"
         raise ToolError(f"an index of kind '{kind}' needs {needs}")
@@ -66,11 +72,12 @@ def open_index(
     assert corpus is not None
     passages = read_corpus(corpus) if isinstance(corpus, str | Path) else tuple(corpus)
     folder = cache_folder(cache)
+    by_words = functools.partial(_open_bm25, passages, folder, _read_bm25(bm25))
     if kind == "bm25":
-        return _open_bm25(passages, folder)
+        return by_words()
     assert encoder is not None
     dense = _open_dense(passages, folder, _read_encoder(encoder))
-    return dense if kind == "dense" else HybridIndex([_open_bm25(passages, folder), dense])
+    return dense if kind == "dense" else HybridIndex([by_words(), dense])
 
 
 def search_tool(index: Index, k: int, *, max_chars: int = 4000) -> Tool:
@@ -152,12 +159,12 @@ class _Batched:
             return ToolResult(content=SEARCH_DOWN, ok=False)
 
 
-def _open_bm25(passages: Sequence[Passage], folder: Path | None) -> Bm25Index:
+def _open_bm25(passages: Sequence[Passage], folder: Path | None, settings: Bm25Settings) -> Bm25Index:
     return load_or_build(
         folder,
-        digest_index("bm25", passages, BM25_SETTINGS),
+        digest_index("bm25", passages, settings.describe()),
         load=lambda kept: Bm25Index.load(kept, passages),
-        build=lambda: Bm25Index(passages),
+        build=lambda: Bm25Index(passages, settings),
         save=Bm25Index.save,
     )
 
@@ -175,6 +182,10 @@ def _open_dense(passages: Sequence[Passage], folder: Path | None, settings: Dens
         build=lambda: DenseIndex(passages, encoder, **options),
         save=DenseIndex.save,
     )
+
+
+def _read_bm25(bm25: Mapping[str, object] | Bm25Settings | None) -> Bm25Settings:
+    return bm25 if isinstance(bm25, Bm25Settings) else parse_settings(Bm25Settings, bm25 or {}, source="bm25")
 
 
 def _read_encoder(encoder: str | Mapping[str, object] | DenseSettings) -> DenseSettings:

@@ -17,6 +17,7 @@ from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.files import Source, explain_all, make_new, write_file
 from turnwise.settings import Settings
+from turnwise.tools.search.bm25 import Bm25Settings
 from turnwise.tools.search.retrieval import Passage
 from turnwise.types import Task
 
@@ -45,6 +46,8 @@ class Division(Settings):
     passages: int = Field(default=5, ge=1)
     """That a search of the expert shows, each cut to `passage_chars`."""
     passage_chars: int = Field(default=800, ge=1)
+    bm25: Bm25Settings = Field(default_factory=Bm25Settings)
+    """How words count in its searches."""
 
 
 def write_divided(source: Source, folder: Path, division: Division, *, cache: str = "auto") -> Iterator[str]:
@@ -99,6 +102,7 @@ def keep_complete(
         questions={"train": questions},
         corpus=passages,
         cache=cache,
+        bm25=division.bm25.model_dump(),
         passages=division.passages,
         passage_chars=division.passage_chars,
     )
