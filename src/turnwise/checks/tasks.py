@@ -56,6 +56,11 @@ def _known_by_data(train: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
     return {env for env, own in trained.items() if _has_own_data(own) and not _has_own_seeds(own, held.get(env, []))}
 
 
+def envs_known_by_data(tasks: Sequence[Task]) -> set[str]:
+    """The environments most of whose tasks have data of their own: their seeds make no other task of equal data."""
+    return {env for env, own in _by_env(tasks).items() if _has_own_data(own)}
+
+
 def _has_own_data(tasks: Sequence[Task]) -> bool:
     different = len({_text(task.data) for task in tasks})
     return different > 1 and different >= _OWN_DATA * len(tasks)
@@ -76,10 +81,11 @@ def _by_env(tasks: Sequence[Task]) -> dict[str, list[Task]]:
 
 def _contents(tasks: Sequence[Task], by_data: Set[str]) -> Counter[str]:
     """How often each content occurs; a task with no seed and no data of its own is known by its id."""
-    return Counter(_content(task, by_data) for task in _first(tasks))
+    return Counter(content_of(task, by_data) for task in _first(tasks))
 
 
-def _content(task: Task, by_data: Set[str]) -> str:
+def content_of(task: Task, by_data: Set[str]) -> str:
+    """What makes the task another one: its data in the environments of `by_data`, else its seed as well, or its id."""
     if task.data and task.env in by_data:
         return _text([task.env, task.data])
     return _text([task.env, task.seed, task.data] if task.seed or task.data else [task.env, task.id])

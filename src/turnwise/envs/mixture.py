@@ -6,7 +6,7 @@ on that environment's own `spawn()`, as it would alone; only its rewards may be 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias, overload
 
 from pydantic import ConfigDict, Field, SkipValidation
@@ -196,6 +196,10 @@ class MixedTasks(Sequence[Task]):
             place -= len(tasks)
         raise IndexError(index)
 
+    def keep(self, wanted: Callable[[Task], bool]) -> "MixedTasks":
+        """Those of each environment that are wanted."""
+        return MixedTasks({name: tasks.keep(wanted) for name, tasks in self.parts.items()}, self._split)
+
 
 class _Tagged(Sequence[Task]):
     """Tasks of one environment that carry its name; a slice of them is made at once."""
@@ -214,6 +218,10 @@ class _Tagged(Sequence[Task]):
         if isinstance(index, slice):
             return [self._tag(task) for task in self._tasks[index]]
         return self._tag(self._tasks[index])
+
+    def keep(self, wanted: Callable[[Task], bool]) -> list[Task]:
+        """Those that are wanted, as the environment names them."""
+        return [task for task in self._tasks if wanted(self._tag(task))]
 
     def _tag(self, task: Task) -> Task:
         return dataclasses.replace(task, id=f"{self._name}/{task.id}", env=self._name)

@@ -27,6 +27,7 @@ from turnwise.models.loading import LoadedModel, load_model, require_context
 from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, report_failures, run_episode
 from turnwise.rollout.fleet import Fleet
+from turnwise.training.hold_out import HeldOut, hold_out
 from turnwise.types import Message, Task
 
 _SMOKE_TASKS = 3
@@ -44,6 +45,8 @@ class Components:
     env: Env
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
+    held_out: HeldOut
+    """Of the training tasks; none unless `evaluate.hold_out` asks for some."""
     loaded: LoadedModel
     render: Render
     engine: Engine
@@ -81,9 +84,10 @@ def assemble(
     env = place_env(config.env, env, open_nursery=open_nursery, workers_elsewhere=few)
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)
-    train_tasks = env.tasks("train") if tasks is None else tasks
-    _require_tasks(train_tasks, "train")
-    test_tasks = held_out_tasks(env, config, tasks)
+    train_tasks = training_tasks(env, tasks)
+    held_out = hold_out_tasks(env, config, train_tasks)
+    test_tasks = choose_tasks(env, config, tasks, held_out)
+    train_tasks = held_out.leave_out(train_tasks)
     tested = [asyncio.run(smoke_test_env(one, own[:_SMOKE_TASKS])) for one, own in members_of(env, train_tasks)]
     opening = tested[0]
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
@@ -97,6 +101,7 @@ def assemble(
         env=env,
         train_tasks=train_tasks,
         test_tasks=test_tasks,
+        held_out=held_out,
         loaded=loaded,
         render=render,
         engine=ClusterEngine(loaded.context_limit)
@@ -135,13 +140,35 @@ def record_env(config: Config, env: Env) -> Config:
 
 
 def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
-    """The tasks to evaluate on: the first of the split, or of `tasks`; in a mixture, those of each environment."""
+    """The tasks to evaluate on: those held out of training, or the first of the split or of `tasks`."""
+    if not config.evaluate.hold_out:
+        return choose_tasks(env, config, tasks, HeldOut(tasks=()))
+    return choose_tasks(env, config, tasks, hold_out_tasks(env, config, training_tasks(env, tasks)))
+
+
+def training_tasks(env: Env, tasks: Sequence[Task] | None) -> Sequence[Task]:
+    """The environment's own, or those given; there must be some."""
+    train = env.tasks("train") if tasks is None else tasks
+    _require_tasks(train, "train")
+    return train
+
+
+def hold_out_tasks(env: Env, config: Config, train: Sequence[Task]) -> HeldOut:
+    """What `evaluate.hold_out` splits off the training tasks."""
+    count = config.evaluate.hold_out
+    return hold_out(env, train, count) if count else HeldOut(tasks=())
+
+
+def choose_tasks(env: Env, config: Config, tasks: Sequence[Task] | None, held_out: HeldOut) -> Sequence[Task]:
+    """Those held out, where there are some, or the first of the split; in a mixture, those of each environment."""
     settings = config.evaluate
-    held_out = env.tasks(settings.split) if tasks is None else tasks
-    _require_tasks(held_out, settings.split)
-    held_out = first_tasks(held_out, settings.tasks)
-    choose_fields(held_out, settings.group_by)
-    return held_out
+    chosen = held_out.tasks
+    if not chosen:
+        chosen = env.tasks(settings.split) if tasks is None else tasks
+        _require_tasks(chosen, settings.split)
+        chosen = first_tasks(chosen, settings.tasks)
+    choose_fields(chosen, settings.group_by)
+    return chosen
 
 
 def refuse_own_tasks(env: Env, tasks: Sequence[Task] | None) -> None:

@@ -169,7 +169,7 @@ def require_demonstrations(settings: SFTSettings | None, parts: Components) -> N
 
 def demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:
     """What the expert plays: the training tasks, or another split of the environment."""
-    tasks = parts.train_tasks if split == "train" else parts.env.tasks(split)
+    tasks = parts.train_tasks if split == "train" else parts.held_out.leave_out(parts.env.tasks(split))
     if not tasks:
         raise ConfigError(f"sft.split: the environment has no tasks in '{split}': name another split")
     return tasks

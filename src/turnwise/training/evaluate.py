@@ -40,6 +40,8 @@ def run_evaluation(
     """
     for file in (save, answers):
         _require_writable(file)
+    if tasks is not None:  # these are what is asked for
+        config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"hold_out": 0})})
     decode: Decode | None = None
     if agent is None:
         components = assemble(config, env=env, tasks=tasks)

@@ -1,0 +1,56 @@
+"""Tasks split off the training tasks, to choose settings by without a look at the test.
+
+Invariant: which tasks are held out follows from what they hold, not from the run's seed or their order, so every run
+over the same tasks has the same ones; and none of them is demonstrated or trained on, in whatever split it stands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from turnwise.checks.tasks import content_of, envs_known_by_data
+from turnwise.envs.base import Env
+from turnwise.envs.mixture import MixedTasks, members_of
+from turnwise.errors import EnvError
+from turnwise.types import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """`hold_out(env, tasks, 300)`."""
+
+    tasks: Sequence[Task]
+    """In an order of chance; of a mixture, each environment's after the other's."""
+    contents: frozenset[str] = frozenset()
+    by_data: frozenset[str] = frozenset()
+    """Environments whose tasks are known by their data alone, as questions are."""
+
+    def leave_out(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Those that are not held out."""
+        if not self.contents:
+            return tasks
+        if isinstance(tasks, MixedTasks):
+            return tasks.keep(self._may_train)
+        return [task for task in tasks if self._may_train(task)]
+
+    def _may_train(self, task: Task) -> bool:
+        return content_of(task, self.by_data) not in self.contents
+
+
+def hold_out(env: Env, tasks: Sequence[Task], count: int) -> HeldOut:
+    """`count` of the tasks, of a mixture so many of each environment; equal tasks are held out as one."""
+    by_data = frozenset(envs_known_by_data(tasks))
+    held: list[Task] = []
+    contents: set[str] = set()
+    for _, own in members_of(env, tasks):
+        different = {content_of(task, by_data): task for task in own}
+        if count >= len(different):
+            raise EnvError(f"evaluate.hold_out: {count} of {len(different)} training tasks leaves none to train on")
+        chosen = sorted(different, key=_rank)[:count]
+        held += (different[content] for content in chosen)
+        contents.update(chosen)
+    return HeldOut(tasks=held, contents=frozenset(contents), by_data=by_data)
+
+
+def _rank(content: str) -> bytes:
+    return blake2b(content.encode(), digest_size=8).digest()

@@ -1,0 +1,104 @@
+"""Tasks split off training: the same ones in every run, and in nothing that is learnt from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tiny_runs import Signals, run_tiny, tiny_config
+from turnwise import Mixture
+from turnwise.errors import EnvError
+from turnwise.runs import read_trajectories
+from turnwise.training.build import held_out_tasks
+from turnwise.training.evaluate import run_evaluation
+from turnwise.training.hold_out import hold_out
+from turnwise.types import Task
+
+QUESTIONS = [Task(id=f"q{n}", seed=n, data={"question": f"What is {n}?"}) for n in range(20)]
+LEVELS = [Task(id=f"train-{n}", seed=1000 + n) for n in range(20)]
+
+
+def ids(tasks):
+    return {task.id for task in tasks}
+
+
+@pytest.mark.parametrize("tasks", [QUESTIONS, LEVELS])
+def test_so_many_are_held_out_and_the_others_are_left(tasks):
+    held = hold_out(Signals(), tasks, 6)
+    assert len(held.tasks) == 6
+    assert ids(held.tasks) | ids(held.leave_out(tasks)) == ids(tasks)
+    assert ids(held.tasks).isdisjoint(ids(held.leave_out(tasks)))
+
+
+def test_which_ones_follows_from_what_tasks_hold():
+    held = {task.data["question"] for task in hold_out(Signals(), QUESTIONS, 6).tasks}
+    renamed = [replace(task, id=f"other-{task.id}", seed=task.seed + 7) for task in reversed(QUESTIONS)]
+    assert {task.data["question"] for task in hold_out(Signals(), renamed, 6).tasks} == held
+    more = [*QUESTIONS, *(Task(id=f"r{n}", data={"question": f"Who was {n}?"}) for n in range(2))]
+    assert len({str(task.data["question"]) for task in hold_out(Signals(), more, 6).tasks} & held) >= 4
+
+
+def test_a_question_is_left_out_wherever_it_stands_and_a_level_by_its_seed():
+    held = hold_out(Signals(), QUESTIONS, 6)
+    demonstrated = [replace(task, id=f"sft-{task.id}", seed=99 + task.seed) for task in QUESTIONS]
+    assert ids(held.leave_out(demonstrated)) == {f"sft-{one.id}" for one in held.leave_out(QUESTIONS)}
+    levels = hold_out(Signals(), LEVELS, 6)
+    assert len(levels.leave_out([replace(task, seed=task.seed + 500) for task in LEVELS])) == 20
+    assert len(levels.leave_out([replace(task, id=f"sft-{task.id}") for task in LEVELS])) == 14
+
+
+def test_a_task_that_is_there_twice_is_held_out_as_one():
+    held = hold_out(Signals(), [*QUESTIONS, *(replace(task, id=f"again-{task.id}") for task in QUESTIONS)], 19)
+    assert len(held.tasks) == 19
+    assert len(held.leave_out(QUESTIONS)) == 1
+
+
+def test_of_a_mixture_so_many_of_each():
+    env = Mixture({"one": Signals(), "two": Signals()})
+    tasks = env.tasks("train")
+    held = hold_out(env, tasks, 3)
+    left = held.leave_out(tasks)
+    assert [task.env for task in held.tasks] == ["one"] * 3 + ["two"] * 3
+    assert {name: len(part) for name, part in left.parts.items()} == {"one": 5, "two": 5}
+    assert ids(left) == ids(tasks) - ids(held.tasks), "with their names in the mixture"
+
+
+def test_some_must_be_left_to_train_on():
+    assert len(hold_out(Signals(), LEVELS, 19).leave_out(LEVELS)) == 1
+    with pytest.raises(EnvError, match=r"evaluate\.hold_out: 20 of 20 training tasks leaves none to train on"):
+        hold_out(Signals(), LEVELS, 20)
+
+
+class Numbered(Signals):
+    """Every split has the same levels, whatever they are called there."""
+
+    def tasks(self, split):
+        return [Task(id=f"{split}-{place}", seed=place) for place in range(1, 9)]
+
+
+def test_a_run_evaluates_them_and_learns_from_others(tmp_path):
+    run = run_tiny(
+        tmp_path / "run",
+        env={"name": f"{Path(__file__).resolve()}:Numbered"},
+        sft={"demonstrations": 20, "batch": 4, "split": "demonstrated"},
+        evaluate={"hold_out": 3, "tasks": 1},
+        steps=2,
+    )
+    files = {stage: (run.path / "trajectories").glob(f"{stage}-*.parquet") for stage in ("sft", "train", "evaluate")}
+    played = {
+        stage: {group.task.seed for file in listed for group in read_trajectories(file)}
+        for stage, listed in files.items()
+    }
+    assert len(played["evaluate"]) == 3, "and not one, as evaluate.tasks has it"
+    for stage in ("sft", "train"):
+        assert played[stage] == set(range(1, 9)) - played["evaluate"], stage
+
+
+def test_an_evaluation_of_the_run_has_the_same_tasks_unless_others_are_given():
+    config = tiny_config(evaluate={"hold_out": 3})
+    held = held_out_tasks(Signals(), config, None)
+    assert ids(held) == ids(hold_out(Signals(), Signals().tasks("train"), 3).tasks)
+    assert ids(held_out_tasks(Signals(), tiny_config(seed=5, evaluate={"hold_out": 3}), None)) == ids(held)
+    played = run_evaluation(config, tasks=Signals().tasks("train")[:2])
+    assert [group.task.id for group in played.groups] == ["train-0", "train-1"]
+    assert {task.id.split("-")[0] for task in held_out_tasks(Signals(), tiny_config(), None)} == {"test"}, "0: none"
