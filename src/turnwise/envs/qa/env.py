@@ -79,9 +79,8 @@ class SearchQA(ToolEnv):
         """Reads the questions and opens the index; the first time, that means to build it.
 
         Args:
-            questions: A file, several, or a folder with a file for each split; or any of these by split. Files are
-                JSON lines, JSON or Parquet, in HotpotQA's, 2WikiMultihopQA's, MuSiQue's or the plain format, here
-                or at `hf://datasets/OWNER/NAME/PATH`.
+            questions: A file, several, or a folder with a file for each split; or any of these by split. JSON lines,
+                JSON or Parquet, in any of the known formats, here or at `hf://datasets/OWNER/NAME/PATH`.
             corpus: What is searched: a file, or a folder of text files. Left out, it is the `corpus.*` in the folder of
                 the questions, or else the passages that came with them.
             index: `bm25`, `dense`, `hybrid` or `http`.
@@ -90,9 +89,8 @@ class SearchQA(ToolEnv):
             url: For `http`: the address of the search service, which has the corpus.
             cache: Where a built index is kept: `auto`, `off` or a folder.
             passages: Passages that a search shows, each cut to `passage_chars` characters.
-            rewards: What the answer is worth: weights by name (`format_gated_exact_match`, `format_gated_f1`,
-                `exact_match`, `f1`, `format`), or rewards of your own. As in Agent-R1, the first of these. A reward of
-                your own is named `module:name`; with arguments, `{name: module:name, weight: 0.1, args: {...}}`.
+            rewards: What the answer is worth: weights by name (Agent-R1's `format_gated_exact_match`, `format_gated_f1`,
+                `exact_match`, `f1`, `format`), or your own: `module:name`, or `{name: ..., weight: 0.1, args: {...}}`.
             found_gold: Paid for each supporting passage, the first time a search returns it.
             search_cost: Charged for each search.
             max_turns: Part of the task: the last turn must be the answer.
