@@ -89,7 +89,7 @@ class SearchQA(ToolEnv):
             url: For `http`: the address of the search service, which has the corpus.
             cache: Where a built index is kept: `auto`, `off` or a folder.
             passages: Passages that a search shows, each cut to `passage_chars` characters.
-            rewards: What the answer is worth: weights by name (Agent-R1's `format_gated_exact_match`, `format_gated_f1`,
+            rewards: What the answer is worth: weights (Agent-R1's `format_gated_exact_match`, `format_gated_f1`,
                 `exact_match`, `f1`, `format`), or your own: `module:name`, or `{name: ..., weight: 0.1, args: {...}}`.
             found_gold: Paid for each supporting passage, the first time a search returns it.
             search_cost: Charged for each search.
