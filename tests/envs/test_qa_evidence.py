@@ -94,6 +94,12 @@ UNEXPLAINED = {
     "a passage is not in the corpus": ask(
         "Where was the performer of song Sea Song born?", "Oslo", "Sea Song", "Other"
     ),
+    "nothing is put in order": ask(
+        "Which mill was founded in Lugo, Old Mill or New Mill?", "Old Mill", "Old Mill", "New Mill", kind="comparison"
+    ),
+    "no country is compared": ask(
+        "Old Mill and New Mill are in which country?", "no", "Old Mill", "New Mill", kind="comparison"
+    ),
     "three passages": ask(
         "Where was the performer of song Sea Song born?", "Lund", "Sea Song", "Gun Ahlberg", "Nils Ahlberg"
     ),

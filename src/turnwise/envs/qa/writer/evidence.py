@@ -27,6 +27,7 @@ _NUMBERS = {
     "year": ("came out", "released", "established", "founded"),
 }
 _LAST = ("later", "younger", "recently", "longer")
+_FIRST = ("first", "earlier", "older")
 _TOLD = {"age": "lived {} years", "born": "was born in {}", "died": "died in {}", "year": "came out in {}"}
 _BRIDGED = {"born": "born in {}", "died": "who died in {}"}
 _LIVED: Contest = PEOPLE[-1]
@@ -104,11 +105,11 @@ def _compare(question: Question, gold: Sequence[Facts]) -> Iterator[tuple[tuple[
     words = question.text.lower()
     for one in subjects:
         words = words.replace(one.passage.title.lower(), "#").replace(one.name.lower(), "#")
-    if any(word in words for word in ("country", "nationality")):
+    if any(word in words for word in ("same country", "same nationality")):
         yield from _same(sides, bridged)
         return
     which = next((name for name, asked in _NUMBERS.items() if any(word in words for word in asked)), None)
-    if which is None:
+    if which is None or not any(word in words for word in (*_FIRST, *_LAST)):
         return
     numbers = [number for _, person in sides if (number := _number(person, which)) is not None]
     if len(numbers) < 2 or numbers[0] == numbers[1]:
