@@ -4,13 +4,19 @@ Invariant: a row is shown whatever there is of it, and a figure that nothing was
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from benchmarks.harness.results import Estimate, markdown_table
+from benchmarks.harness.report import Picture
+from benchmarks.harness.results import Estimate, draw_line, markdown_table
 from benchmarks.harness.rows import RowResults, average_steps, count_steps, sum_effort
+from turnwise.runs import Panel
 
 WINDOWS = 8
 """Into how many parts the steps of training are divided where a table shows them."""
+_TITLE = 28
+"""Characters that the width of a panel holds."""
 
 
 def describe_state(row: RowResults, planned: int | None) -> str:
@@ -52,6 +58,30 @@ def window_table(title: str, curves: Mapping[str, Mapping[int, Estimate]]) -> st
     lines = [[label, *(show_mean(curve, window) for window in windows)] for label, curve in curves.items()]
     names = [f"{window[0]}–{window[-1]}" if len(window) > 1 else f"{window[0]}" for window in windows]
     return markdown_table([title, *names], lines)
+
+
+def draw_success(curves: Mapping[str, Mapping[int, Estimate]]) -> Picture:
+    """The success of the episodes that training sampled: a panel for each row by its label, the others behind it."""
+    lines = [draw_line(label, {step: _cut(one) for step, one in curve.items()}) for label, curve in curves.items()]
+    return Picture(
+        name="learning",
+        title="Success of the episodes sampled in training",
+        panels=[
+            Panel(
+                title=textwrap.fill(line.name, _TITLE, break_on_hyphens=False),
+                series=[line],
+                behind=[one for one in lines if one is not line],
+            )
+            for line in lines
+        ],
+        x_label="training step",
+        y_label="success",
+    )
+
+
+def _cut(share: Estimate) -> Estimate:
+    """The interval of a few seeds may reach where no share can; a band of it would be all that is seen."""
+    return replace(share, low=max(share.low, 0.0), high=min(share.high, 1.0))
 
 
 def show_mean(curve: Mapping[int, Estimate], steps: Sequence[int]) -> str:

@@ -4,6 +4,8 @@ Invariant: a row is evaluated by the jobs `evaluation/ROW/seed-N`, which come af
 is missing costs no other.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,9 @@ from benchmarks.harness.training import read_unfinished
 from turnwise.errors import ConfigError
 from turnwise.spelling import suggest
 
+LEAN = ("evaluate.untrained=false", "checkpoint.keep=1")
+"""Of every row's training: a job of its own evaluates it, and only its last model is read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableBenchmark(Benchmark):
@@ -23,6 +28,9 @@ class TableBenchmark(Benchmark):
 
     first_seed: int
     takes_rows: bool = True
+
+    def seeds_of(self, scope: Scope) -> range:
+        return range(self.first_seed, self.first_seed + scope.seeds)
 
     def default_processes(self, scope: Scope) -> int:
         """One on a GPU, whose memory has to hold all of them."""
@@ -35,8 +43,7 @@ class TableBenchmark(Benchmark):
         for key in scope.rows:
             if key not in known:
                 raise ConfigError(f"--rows: there is no '{key}'{suggest(key, known)}; the rows are {', '.join(known)}")
-        seeds = range(self.first_seed, self.first_seed + scope.seeds)
-        chosen = [evaluations[f"evaluation/{key}/seed-{seed}"] for seed in seeds for key in scope.rows]
+        chosen = [evaluations[f"evaluation/{key}/seed-{seed}"] for seed in self.seeds_of(scope) for key in scope.rows]
         return chosen or jobs
 
     def publishes_unfinished(self, scope: Scope) -> bool:
@@ -44,6 +51,16 @@ class TableBenchmark(Benchmark):
 
     def read_unfinished(self, job: Job, root: Path) -> JobResult | None:
         return read_unfinished(job, root)
+
+
+def name_file(words: str) -> str:
+    """Words as a part of a file's name: `my-recipe` of `my recipe`."""
+    return re.sub(r"[^\w.-]+", "-", words)
+
+
+def override_model(scope: Scope) -> tuple[str, ...]:
+    """The setting that `--model` gives all rows, if it was given; JSON is YAML too, whatever a path may hold."""
+    return () if scope.model is None else (f"model.name={json.dumps(scope.model)}",)
 
 
 def name_model(name: str) -> str:

@@ -35,11 +35,11 @@ def plan(scope: Scope) -> list[Job]:
     tuned = {
         (row.key, seed): training_job(f"sft/{row.key}/seed-{seed}", _baseline_config(variant, row, seed))
         for row in sorted(baselines, key=lambda row: row.key != SFT)
-        for seed in seeds_of(scope)
+        for seed in BENCHMARK.seeds_of(scope)
         if row.sft and (row.key == SFT or row.play != "agent")
     }
     jobs = list(tuned.values())
-    for seed in seeds_of(scope):
+    for seed in BENCHMARK.seeds_of(scope):
         for row in (*METHODS, *ABLATIONS):
             config = variant.method_config(row, seed)
             trained = training_job(f"training/{row.key}/seed-{seed}", config, after=tuned[SFT, seed])
@@ -57,7 +57,7 @@ def report(scope: Scope, results: JobResults) -> Report:
     variant = choose_variant(scope)
     base = variant.config("grpo", FIRST_SEED)
     settings = {
-        "seeds": ", ".join(map(str, seeds_of(scope))),
+        "seeds": ", ".join(map(str, BENCHMARK.seeds_of(scope))),
         "model": name_model(base.model.name),
         "evaluation": f"{variant.questions} questions of {base.evaluate.split} from place {variant.first} on",
         "passages": f"naive RAG reads {variant.passages}",
@@ -65,20 +65,16 @@ def report(scope: Scope, results: JobResults) -> Report:
     if variant.recipe:
         rows = (*METHODS, *ABLATIONS)
         planned = {row.key: variant.method_config(row, FIRST_SEED).steps for row in rows}
-        made = real_report.report(seeds_of(scope), results, planned, page=variant.page)
+        made = real_report.report(BENCHMARK.seeds_of(scope), results, planned, page=variant.page)
         command = show_command(BENCHMARK, scope)
         keys = [row.key for row in (*BASELINES, *variant.beside, *rows)]
         settings |= {f"command/{key}": f"{command} --rows {key}" for key in keys}
         settings |= {f"settings/{row.key}": ", ".join(variant.settings(row)) for row in rows}
     else:
-        made = multihop_report.report(seeds_of(scope), results)
+        made = multihop_report.report(BENCHMARK.seeds_of(scope), results)
         settings |= {f"recipe/{name}": path for name, path in variant.recipes.items()}
         settings |= {f"settings/{row.key}": ", ".join(row.overrides) for row in ABLATIONS}
     return replace(made, about=settings | dict(made.about))
-
-
-def seeds_of(scope: Scope) -> range:
-    return range(FIRST_SEED, FIRST_SEED + scope.seeds)
 
 
 def evaluate_row(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:

@@ -6,11 +6,12 @@ Invariant: every row is shown, whatever there is of it: its results, how many of
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness.benchmark import JobResults
-from benchmarks.harness.report import Picture, Report
-from benchmarks.harness.results import Estimate, draw_line, markdown_table
+from benchmarks.harness.report import Report
+from benchmarks.harness.results import Estimate, markdown_table
 from benchmarks.harness.row_report import (
     count_seeds,
     describe_state,
+    draw_success,
     effort_table,
     flatten_run,
     show_mean,
@@ -28,7 +29,6 @@ from benchmarks.harness.rows import (
 )
 from benchmarks.multihop.results import summarise_kinds
 from benchmarks.multihop.rows import ABLATIONS, BASELINES, CEILINGS, EXPLORING, METHODS, ONE_SEARCH, READING, SFT, Row
-from turnwise.runs import Panel
 
 _TRAINED: Sequence[Row] = (*METHODS, *ABLATIONS)
 _COMPARED: Sequence[Row] = (*BASELINES, ONE_SEARCH, *_TRAINED)
@@ -41,15 +41,16 @@ def report(seeds: Sequence[int], results: JobResults, steps: Mapping[str, int], 
     """
     rows = {row.key: gather(row.key, results, seeds) for row in (*_COMPARED, *CEILINGS)}
     states = {key: describe_state(found, steps.get(key)) for key, found in rows.items()}
+    curves = {row.label: curve for row in _TRAINED if (curve := _success(rows[row.key]))}
     parts = {
         "table": _table(rows, states, len(seeds)),
         "ceilings": _ceilings(rows, states),
         "kinds": _kinds(rows),
         "ablations": _ablations(rows, states),
         "training": _training(rows, steps),
-        "curves": _curves(rows, page),
+        "curves": _curves(rows, curves, page),
     }
-    pictures = [_draw(rows)] if any(_success(found) for found in rows.values()) else []
+    pictures = [draw_success(curves)] if curves else []
     about = {f"state/{key}": state for key, state in states.items() if state}
     return Report(results=_flatten(rows), parts=parts, pictures=pictures, about=about)
 
@@ -136,9 +137,8 @@ def _training(rows: Mapping[str, RowResults], steps: Mapping[str, int]) -> str:
     return effort_table([(row.label, rows[row.key], steps.get(row.key)) for row in (*_COMPARED, READING)])
 
 
-def _curves(rows: Mapping[str, RowResults], page: str) -> str:
+def _curves(rows: Mapping[str, RowResults], curves: Mapping[str, Mapping[int, Estimate]], page: str) -> str:
     """Exact match on held-out questions by step, success of sampled episodes by parts of training, and the picture."""
-    curves = {row.label: curve for row in _TRAINED if (curve := _success(rows[row.key]))}
     if not curves:
         return ""
     asked = {row.label: average_steps(rows[row.key], "evaluate", "evaluate/success") for row in _TRAINED}
@@ -150,20 +150,6 @@ def _curves(rows: Mapping[str, RowResults], page: str) -> str:
             window_table("success of sampled episodes, steps", curves),
             f"![Success of the episodes sampled in training](img/{page}-learning.png)",
         ]
-    )
-
-
-def _draw(rows: Mapping[str, RowResults]) -> Picture:
-    """A panel for each row that is trained, the others behind it."""
-    lines = [draw_line(row.label, curve) for row in _TRAINED if (curve := _success(rows[row.key]))]
-    return Picture(
-        name="learning",
-        title="Success of the episodes sampled in training",
-        panels=[
-            Panel(title=line.name, series=[line], behind=[one for one in lines if one is not line]) for line in lines
-        ],
-        x_label="training step",
-        y_label="success",
     )
 
 

@@ -5,20 +5,19 @@ recipe's but for its algorithm.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
+from benchmarks.harness.table import LEAN, name_file, override_model
 from benchmarks.multihop.rows import CEILINGS, ONE_SEARCH, Baseline, Method, Play
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
 from turnwise.errors import ConfigError
 
 DEFAULT_RECIPE = "multihop-smollm2"
-_LEAN = ("evaluate.untrained=false", "checkpoint.keep=1")
-_BARE = (*_LEAN, "evaluate.tasks=1", "evaluate.every=0")
+_BARE = (*LEAN, "evaluate.tasks=1", "evaluate.every=0")
 """Over every recipe: a job of its own evaluates a row, after its training."""
 _CRITIC = ("learner.critic.warmup=5", "learner.critic.optimizer.lr=1e-5")
 _SET_BY_ROWS = ("algorithm", "credit.estimator", "credit.advantage_mask", "loss.action_mask")
@@ -95,7 +94,7 @@ class Variant:
         """The config of a row that is trained; over a recipe, it is also evaluated when the recipe says so."""
         if not self.recipe:
             return self.config(row.algorithm, seed, *row.overrides)
-        return self._load(row.algorithm, seed, *_LEAN, *row.overrides)
+        return self._load(row.algorithm, seed, *LEAN, *row.overrides)
 
     def settings(self, row: Method) -> tuple[str, ...]:
         """What a row sets over the recipe that all share, or over its own."""
@@ -176,9 +175,7 @@ def _over_recipe(scope: Scope) -> Variant:
     for key in (override.partition("=")[0] for override in scope.overrides):
         if key in _SET_BY_ROWS:
             raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
-    # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
-    overrides = [*scope.overrides]
-    overrides += [] if scope.model is None else [f"model.name={json.dumps(scope.model)}"]
+    overrides = [*scope.overrides, *override_model(scope)]
     overrides += [] if scope.data is None else [_choose_data(recipe, scope.data)]
     base = load_config(recipe, overrides)
     if not isinstance(base.env, EnvSettings) or base.env.name != "search_qa":
@@ -186,7 +183,7 @@ def _over_recipe(scope: Scope) -> Variant:
     if base.sft is None:
         raise ConfigError(f"--recipe: {recipe} has no section sft, the cold start that all methods begin from")
     named = Path(scope.recipe).stem.replace("multihop-", "") if scope.recipe else Path(scope.model or "").name
-    short = re.sub(r"[^\w.-]+", "-", named)
+    short = name_file(named)
     passages = base.env.args.get("passages", 5)
     assert isinstance(passages, int)
     return Variant(

@@ -35,7 +35,7 @@ def plan(scope: Scope) -> list[Job]:
     comparison.check()
     cold = {
         seed: training_job(f"sft/{COLD_START.key}/seed-{seed}", comparison.cold_config(seed))
-        for seed in seeds_of(scope)
+        for seed in BENCHMARK.seeds_of(scope)
     }
     jobs = list(cold.values())
     for seed, start in cold.items():
@@ -52,20 +52,18 @@ def report(scope: Scope, results: JobResults) -> Report:
     comparison = choose_comparison(scope)
     config = comparison.evaluated_config(FIRST_SEED)
     planned = {row.key: comparison.trained_config(row, FIRST_SEED).steps for row in TRAINED}
-    made = starpo_report.report(seeds_of(scope), results, planned, changes=comparison.changes, page=comparison.name)
+    made = starpo_report.report(
+        BENCHMARK.seeds_of(scope), results, planned, changes=comparison.changes, page=comparison.name
+    )
     command = show_command(BENCHMARK, scope)
     settings = {
-        "seeds": ", ".join(map(str, seeds_of(scope))),
+        "seeds": ", ".join(map(str, BENCHMARK.seeds_of(scope))),
         "model": name_model(config.model.name),
         "evaluation": f"{config.evaluate.tasks} tasks of {config.evaluate.split}",
     }
     settings |= {f"command/{row.key}": f"{command} --rows {row.key}" for row in ROWS}
     settings |= {f"settings/{row.key}": f"stability.mode={row.mode}" for row in TRAINED}
     return replace(made, about=settings | dict(made.about))
-
-
-def seeds_of(scope: Scope) -> range:
-    return range(FIRST_SEED, FIRST_SEED + scope.seeds)
 
 
 def evaluate_row(settings: Mapping[str, Json], folders: JobFolders) -> JobResult:

@@ -4,21 +4,19 @@ Invariant: a row is the recipe, with the settings that the command gives, but fo
 evaluated by the same config, whose model alone differs.
 """
 
-import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.evaluation import leave_to_evaluation
+from benchmarks.harness.table import LEAN, name_file, override_model
 from benchmarks.starpo.changes import GAMES, Change, change_env, changed_games
 from benchmarks.starpo.rows import Row
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, make_env
 from turnwise.errors import ConfigError
 
-_LEAN = ("evaluate.untrained=false", "checkpoint.keep=1")
-_BARE = (*_LEAN, "stability.mode=monitor", "evaluate.tasks=1", "evaluate.every=0")
+_BARE = (*LEAN, "stability.mode=monitor", "evaluate.tasks=1", "evaluate.every=0")
 """For the cold start: a job of its own evaluates it, and no mode of stability has a part in it."""
 _SET_BY_ROWS = ("stability.mode",)
 """What rows differ in, and so no setting of all of them."""
@@ -102,11 +100,11 @@ class Comparison:
     def trained_config(self, row: Row, seed: int) -> Config:
         """The config of a row's training, which the recipe may evaluate on the way."""
         assert row.mode is not None, "a row that is trained"
-        return self._load(seed, *_LEAN, f"stability.mode={row.mode}")
+        return self._load(seed, *LEAN, f"stability.mode={row.mode}")
 
     def evaluated_config(self, seed: int) -> Config:
         """The config of the evaluation of any row; the model is that of the job before it."""
-        config = self._load(seed, *_LEAN, "stability.mode=monitor")
+        config = self._load(seed, *LEAN, "stability.mode=monitor")
         return leave_to_evaluation(config, tasks=config.evaluate.tasks)
 
     def check(self) -> None:
@@ -133,18 +131,17 @@ def choose_comparison(scope: Scope) -> Comparison:
     for key in (override.partition("=")[0] for override in scope.overrides):
         if key in _SET_BY_ROWS:
             raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
-    # Quoted as JSON, which is YAML too, whatever a name or a path may hold.
-    model = () if scope.model is None else (f"model.name={json.dumps(scope.model)}",)
-    base = load_config(scope.recipe, [*scope.overrides, *model])
+    overrides = (*scope.overrides, *override_model(scope))
+    base = load_config(scope.recipe, overrides)
     if not isinstance(base.env, EnvSettings) or base.env.name not in GAMES:
         raise ConfigError(f"--recipe: {scope.recipe} is no recipe of one of the games: {', '.join(GAMES)}")
     if base.sft is None:
         raise ConfigError(f"--recipe: {scope.recipe} has no section sft, the cold start that all rows begin from")
-    short = re.sub(r"[^\w.-]+", "-", Path(scope.recipe).stem)
+    short = name_file(Path(scope.recipe).stem)
     return Comparison(
         name=f"starpo-{short}",
         recipe=scope.recipe,
-        overrides=(*scope.overrides, *model),
+        overrides=overrides,
         changes=changed_games(base.env),
         template=_TEMPLATE.format(name=short),
     )
