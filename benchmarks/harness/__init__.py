@@ -4,6 +4,7 @@ plan -> [Job] -> workers (N processes) -> result.json each -> Report -> docs/NAM
 """
 
 BENCHMARKS = {
+    "ablation": "benchmarks.ablation.benchmark",
     "credit": "benchmarks.credit.benchmark",
     "games": "benchmarks.games.benchmark",
     "masks": "benchmarks.masks.benchmark",

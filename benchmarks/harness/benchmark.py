@@ -8,6 +8,8 @@ that tells what is missing, and is made from all jobs that are done, whichever o
 import dataclasses
 import importlib
 import os
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -56,6 +58,10 @@ class Scope:
     """Settings that replace the recipe's: `steps=20`."""
     rows: tuple[str, ...] = ()
     """The rows of its table to run now; none: all."""
+    changes: tuple[str, ...] = ()
+    """For a benchmark whose rows are changes of a recipe: settings of one row each, `learner.optimizer.lr=1e-5`."""
+    cold_changes: tuple[str, ...] = ()
+    """Those that act on the cold start as well."""
 
     def user_options(self) -> dict[str, str]:
         """The options that were given: `{"model": "any/Any-1B", "data": "questions"}`."""
@@ -86,6 +92,8 @@ class Benchmark:
     """Which of `USER_OPTIONS` it takes."""
     takes_rows: bool = False
     """Whether `--rows` may choose among its jobs."""
+    takes_changes: bool = False
+    """Whether `--change` and `--cold-change` make its rows."""
     serial: bool = False
     """Its jobs run one at a time, whatever `--jobs` says: they measure time, and would disturb each other."""
 
@@ -146,6 +154,8 @@ def run_benchmark(
     minutes: float | None = None,
     rows: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    cold_changes: Sequence[str] = (),
     **named: str | None,
 ) -> int:
     """Runs what is not yet done, and publishes the results.
@@ -154,7 +164,15 @@ def run_benchmark(
     before the work did.
     """
     count = _positive("--seeds", seeds, benchmark.quick_seeds if quick else benchmark.seeds)
-    scope = Scope(quick=quick, seeds=count, rows=tuple(rows), overrides=tuple(overrides), **named)
+    scope = Scope(
+        quick=quick,
+        seeds=count,
+        rows=tuple(rows),
+        overrides=tuple(overrides),
+        changes=tuple(changes),
+        cold_changes=tuple(cold_changes),
+        **named,
+    )
     _check_taken(benchmark, scope)
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes: {minutes:g} would run nothing; give more than 0")
@@ -183,6 +201,8 @@ def run_benchmark(
 def _check_taken(benchmark: Benchmark, scope: Scope) -> None:
     refused = [f"--{name}" for name in scope.user_options() if name not in benchmark.takes]
     refused += ["--rows"] if scope.rows and not benchmark.takes_rows else []
+    changes = {"--change": scope.changes, "--cold-change": scope.cold_changes}
+    refused += [option for option, given in changes.items() if given and not benchmark.takes_changes]
     if scope.overrides and "recipe" not in benchmark.takes:
         raise ConfigError(f"unexpected argument '{scope.overrides[0]}': expected one benchmark")
     if refused:
@@ -223,10 +243,21 @@ def show_command(benchmark: Benchmark, scope: Scope) -> str:
     command = f"turnwise bench {benchmark.name}{' --quick' if scope.quick else ''}"
     for name, value in scope.user_options().items():
         command += f" --{name} {USER_OPTIONS[name] or _without_path(value)}"
-    settings = (override.partition("=") for override in scope.overrides)
-    return " ".join(
-        [command, f"--seeds {scope.seeds}", *(f"{key}={_without_path(value)}" for key, _, value in settings)]
-    )
+    for option, words in (("--change", scope.changes), ("--cold-change", scope.cold_changes)):
+        for word in words:
+            shown = " ".join(_show_setting(setting) for setting in split_settings(word))
+            command += f" {option} {shlex.quote(shown)}"
+    return " ".join([command, f"--seeds {scope.seeds}", *map(_show_setting, scope.overrides)])
+
+
+def split_settings(word: str) -> list[str]:
+    """Several settings in one word, at the blanks before a `key=`: a value may hold blanks itself."""
+    return re.split(r"\s+(?=[\w.-]+=)", word.strip())
+
+
+def _show_setting(setting: str) -> str:
+    key, _, value = setting.partition("=")
+    return f"{key}={_without_path(value)}"
 
 
 def _without_path(value: str) -> str:

@@ -39,8 +39,8 @@ def attempt(tmp_path, monkeypatch, capsys):
     [
         (
             ["credits"],
-            "bench: there is no 'credits' (did you mean 'credit'?); the benchmarks are: credit, games, masks, "
-            "multihop, speed, starpo",
+            "bench: there is no 'credits' (did you mean 'credit'?); the benchmarks are: ablation, credit, games, "
+            "masks, multihop, speed, starpo",
         ),
         (["credit", "--seeds", "0"], "--seeds: 0 would run nothing; give 1 or more"),
         (["credit", "--jobs", "-1"], "--jobs: -1 would run nothing; give 1 or more"),

@@ -21,13 +21,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours, with fewer seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per result (default: the benchmark's own number)")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes at once (default: one per core; multihop, starpo on a GPU: 1)"
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes at once (default: one per core; a table over a recipe on a GPU: 1)",
     )
     parser.add_argument("--minutes", type=float, metavar="N", help="stop after so many; the same command goes on later")
-    parser.add_argument("--recipe", help="for multihop, starpo: what all rows share; for speed: measure a run by it")
-    parser.add_argument("--rows", type=_split, default=(), metavar="A,B", help="for multihop, starpo: rows to run now")
     parser.add_argument(
-        "--model", metavar="NAME", help="for multihop, starpo, speed: a folder or, but for speed, a hub id"
+        "--recipe", help="for ablation, multihop, starpo: what all rows share; for speed: measure a run by it"
+    )
+    parser.add_argument(
+        "--change", action="append", default=[], metavar="A.B=C", help="for ablation: settings of a row, in one word"
+    )
+    parser.add_argument(
+        "--cold-change", action="append", default=[], metavar="A.B=C", help="likewise, and of a cold start of its own"
+    )
+    parser.add_argument(
+        "--rows", type=_split, default=(), metavar="A,B", help="for ablation, multihop, starpo: rows to run now"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="for ablation, multihop, starpo, speed: a folder or, but for speed, a hub id"
     )
     parser.add_argument("--data", metavar="FOLDER", help="for multihop: corpus, train, dev; for speed: a recipe's data")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="for speed (default: cpu; of a recipe, a GPU if any)")
@@ -51,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
             minutes=options.minutes,
             rows=options.rows,
             overrides=options.overrides,
+            changes=options.change,
+            cold_changes=options.cold_change,
             recipe=options.recipe,
             model=options.model,
             data=options.data,
