@@ -19,7 +19,8 @@ class EvaluateSettings(Decoding, Settings):
     """The environment's tasks to evaluate on."""
     hold_out: int = Field(default=0, ge=0)
     """Evaluate on so many of the training tasks in place of `split`; neither SFT nor RL then sees any of them.
-    For choosing settings without a look at the test. They are the same in every run; of a mixture, so many of each."""
+    For choosing settings without a look at the test. They are the same in every run; of a mixture, so many of each.
+    `evaluate.tasks` does not cut them, and what `sft.chats` holds is not looked at."""
     group_by: tuple[str, ...] | None = None
     """Fields of the tasks' data to report scores by; null: `hops` and `source`, where tasks have them."""
     every: int = Field(default=0, ge=0)
