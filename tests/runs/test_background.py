@@ -1,6 +1,8 @@
 """Files written behind the run: in order, whole before a flush returns, and never lost without a word."""
 
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -74,3 +76,13 @@ def test_a_writer_that_wrote_nothing_has_no_thread():
     with BackgroundWriter() as writer:
         assert threading.active_count() == before
         writer.flush()
+
+
+def test_what_a_write_held_is_free_once_it_is_written():
+    held = threading.Event()
+    there = weakref.ref(held)
+    with BackgroundWriter() as writer:
+        writer.submit(partial(threading.Event.set, held))
+        del held
+        writer.flush()
+        assert there() is None, "a checkpoint's copy is as large as the model, and a second one is made after the flush"

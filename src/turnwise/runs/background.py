@@ -62,6 +62,7 @@ class BackgroundWriter:
             except BaseException as error:  # noqa: BLE001 - raised to the run
                 self._error = error
             finally:
+                del write  # else what it holds, such as a copy of the model, would stay until the next one
                 self._jobs.task_done()
         self._jobs.task_done()
 
