@@ -5,8 +5,10 @@ import torch
 
 from tiny_runs import run_tiny, tiny_config
 from turnwise.config import Config
+from turnwise.runs import checkpoints as runs_checkpoints
 from turnwise.runs.findings import read_findings
-from turnwise.training import disk
+from turnwise.runs.manifest import write_manifest
+from turnwise.training import disk, trainer
 from turnwise.training.disk import checkpoint_bytes, warn_of_disk
 
 FREE = 10
@@ -32,12 +34,15 @@ def make_model(*, frozen: bool = False) -> torch.nn.Module:
         ({"steps": 11, "checkpoint": {"every": 10, "keep": 2}}, 4 + 2 * 12),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 1}}, 4 + 2 * 12),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 3}}, 4 + 4 * 12),
-        ({"steps": 0, "sft": {"demonstrations": 8}}, 2 * 12),
+        ({"steps": 0, "sft": {"demonstrations": 8}}, 12),
+        ({"steps": 0, "sft": {"demonstrations": 1000}}, 3 * 12),
+        ({"steps": 0, "sft": {"chats": "chats.jsonl"}, "checkpoint": {"keep": 1}}, 2 * 12),
+        ({"steps": 0, "sft": {"demonstrations": 1000}, "checkpoint": {"sft_minutes": 0}}, 12),
         ({"steps": 100, "sft": {"demonstrations": 8}, "checkpoint": {"keep": 1}}, 4 + 2 * 12),
-        ({"steps": 100, "credit": {"estimator": "gae"}, "checkpoint": {"keep": 1}}, 4 + 2 * 24),
+        ({"steps": 100, "credit": {"estimator": "gae"}, "checkpoint": {"keep": 1}}, 8 + 2 * 24),
         ({"steps": 100, "loss": {"kl_coef": 0.1}, "checkpoint": {"keep": 1}}, 4 + 4 + 2 * 16),
-        ({"steps": 100, "stability": {"mode": "always"}, "checkpoint": {"keep": 1}}, 4 + 2 * 24),
-        ({"steps": 100, "stability": {"mode": "auto"}, "checkpoint": {"keep": 1}}, 4 + 3 * 24),
+        ({"steps": 100, "stability": {"mode": "always"}, "checkpoint": {"keep": 1}}, 8 + 2 * 24),
+        ({"steps": 100, "stability": {"mode": "auto"}, "checkpoint": {"keep": 1}}, 4 + 4 * 24),
     ],
 )
 def test_checkpoints_take_so_many_kilobytes(settings, expected):
@@ -47,6 +52,48 @@ def test_checkpoints_take_so_many_kilobytes(settings, expected):
 def test_frozen_weights_have_no_moments():
     config = make_config(steps=100, checkpoint={"keep": 1})
     assert checkpoint_bytes(config, make_model(frozen=True)) == 3 * 4000
+
+
+def test_weights_in_half_precision_have_masters():
+    config = make_config(steps=100, checkpoint={"keep": 1})
+    assert checkpoint_bytes(config, make_model().to(torch.bfloat16)) == (2 + 4) * 1000 + 2 * (2 + 4 + 8) * 1000
+
+
+MONITORED = {"mode": "auto", "monitor": {"calibration_steps": 2}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "checkpoints"),
+    [
+        ({"steps": 2, "checkpoint": {"every": 2, "keep": 1}, "credit": {"estimator": "gae"}}, 2),
+        ({"steps": 3, "checkpoint": {"every": 1, "keep": 1}, "loss": {"kl_coef": 0.1}}, 3),
+        ({"steps": 4, "checkpoint": {"every": 1, "keep": 2}, "model": {"dtype": "bfloat16"}}, 4),
+        (
+            {
+                "steps": 12,
+                "checkpoint": {"every": 1, "keep": 1},
+                "credit": {"estimator": "gae"},
+                "stability": MONITORED,
+            },
+            5,
+        ),
+        ({"steps": 0, "sft": {"demonstrations": 64}, "checkpoint": {"keep": 2, "sft_every": 1}}, 3),
+    ],
+    ids=["critic", "reference", "half", "auto", "sft"],
+)
+def test_no_run_takes_more_at_once_than_was_told(tmp_path, monkeypatch, settings, checkpoints):
+    """Measured as each checkpoint is written: a critic's first weights, masters, and one that `auto` may go back to."""
+    told, taken = [], []
+
+    def measure(folder, step, known):
+        files = [file for file in folder.parents[1].rglob("*") if file.suffix in (".safetensors", ".pt")]
+        taken.append(sum(file.stat().st_size for file in files))
+        write_manifest(folder, step, known=known)
+
+    monkeypatch.setattr(runs_checkpoints, "write_manifest", measure)
+    monkeypatch.setattr(trainer, "warn_of_disk", lambda *given: told.append(checkpoint_bytes(*given[:2])) or [])
+    run_tiny(tmp_path / "run", **settings)
+    assert told[0] < max(taken) < told[0] + checkpoints * 40_000, "and in each the states of generators and others"
 
 
 def test_a_run_takes_as_much_as_was_told(tmp_path):

@@ -1,6 +1,7 @@
 """The room that a run's checkpoints take, told before the run has spent anything: a full disk would end it later.
 
-Invariant: checkpoints of a run never take more than `checkpoint_bytes`, but for what the file system itself needs.
+Invariant: checkpoints of a run never take more than `checkpoint_bytes`, but for the states of generators, sampler and
+monitor, and for the checkpoint that a resumed run began from.
 """
 
 import os
@@ -15,6 +16,7 @@ from turnwise.checks.diagnosis import Diagnosis
 from turnwise.checks.resources import check_disk
 from turnwise.config import Config
 from turnwise.runs.files import describe_disk_error
+from turnwise.training.sft import count_sft_steps
 
 _QUOTA_PROBE = 2**26
 """Bytes that are reserved and released again, to meet a quota that the file system does not tell of."""
@@ -24,27 +26,46 @@ def checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
     """The most bytes that checkpoints take at once: 50 billion for 1.8 billion parameters in float32, saved twice.
 
     Beside those that are kept stand that of the start of training, one that is being written and, under `auto`, one to
-    roll back to.
+    roll back to and the next one, of which it is not yet known that the run stayed healthy.
     """
-    weights, moments, reference = _parts(config, model)
     saves = -(-config.steps // config.checkpoint.every)
-    held = min(saves, config.checkpoint.keep + 1 + (config.stability.mode == "auto"))
-    training = weights + reference + held * one_checkpoint_bytes(config, model)
-    return training if config.sft is None else max(training, 2 * (weights + moments))
+    held = min(saves, config.checkpoint.keep + 1 + 2 * (config.stability.mode == "auto"))
+    return max(_start_bytes(config, model) + held * one_checkpoint_bytes(config, model), _sft_bytes(config, model))
 
 
 def one_checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
     """Of a checkpoint of training: weights and, once there was an update, two moments; a critic's; a reference."""
-    weights, moments, reference = _parts(config, model)
+    weights, masters, moments, reference = _parts(config, model)
     models = 2 if config.credit.needs_critic or config.stability.mode in ("auto", "always") else 1
-    return models * (weights + moments) + reference
+    return models * (weights + masters + moments) + reference
 
 
-def _parts(config: Config, model: torch.nn.Module) -> tuple[float, float, float]:
-    """The bytes of the weights, of an optimizer's moments, and of the reference's weights."""
+def _start_bytes(config: Config, model: torch.nn.Module) -> float:
+    """Of the checkpoint before the first update, which has no moments."""
+    weights, masters, _, reference = _parts(config, model)
+    models = 2 if config.credit.needs_critic or config.stability.mode == "always" else 1
+    return models * (weights + masters) + reference
+
+
+def _sft_bytes(config: Config, model: torch.nn.Module) -> float:
+    """Of the checkpoints of the cold start, which are gone once training has one."""
+    if config.sft is None:
+        return 0.0
+    weights, masters, moments, _ = _parts(config, model)
+    saves = config.checkpoint.keep + 1 if config.checkpoint.sft_every or config.checkpoint.sft_minutes else 1
+    if config.sft.chats is None:
+        saves = min(saves, count_sft_steps(config.sft.demonstrations, config.sft))
+    return saves * (weights + masters + moments)
+
+
+def _parts(config: Config, model: torch.nn.Module) -> tuple[float, float, float, float]:
+    """The bytes of weights, of the float32 masters of those in half precision, of moments, and of a reference."""
     weights = sum(float(p.numel() * p.element_size()) for p in model.parameters())
-    moments = sum(8.0 * p.numel() for p in model.parameters() if p.requires_grad)
-    return weights, moments, weights if config.loss.kl_coef > 0 else 0.0
+    trained = [p for p in model.parameters() if p.requires_grad]
+    masters = sum(4.0 * p.numel() for p in trained if p.element_size() < 4)
+    moments = sum(8.0 * p.numel() for p in trained)
+    reference = sum(float(p.numel() * p.element_size()) for p in trained) if config.loss.kl_coef > 0 else 0.0
+    return weights, masters, moments, reference
 
 
 def warn_of_disk(config: Config, model: torch.nn.Module, folder: Path) -> list[Diagnosis]:
