@@ -138,14 +138,56 @@ def test_one_command_writes_all_that_a_recipe_trains_on(folder, tmp_path, capsys
         (["data", "--divide", "qwen-500m", "--take", "0:5"], "leave out --count, --seed, --take and --explain"),
         (["data/sft.jsonl.gz", "--divide", "qwen-500m"], "give a folder, such as data, in place of data/sft.jsonl.gz"),
         (["data", "--divide", "wrong.yaml"], "wriiten_sft: unknown key in wrong.yaml; did you mean 'written_sft'?"),
+        (
+            ["afile", "--divide", "qwen-500m"],
+            "--divide writes several files: give a folder, such as data, in place of afile",
+        ),
+        (
+            ["data", "--divide", "qwen-500m"],
+            "demonstrated_real: no training question has the source '2wiki'; there are: ",
+        ),
     ],
 )
 def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     Path("wrong.yaml").write_text("wriiten_sft: 3\n")
+    Path("afile").touch()
     assert main(["questions", str(folder), *options]) == 2
     assert message in capsys.readouterr().err
     assert not Path("data").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"count": 24}, "written_sft and written_rl are 25 questions and count is 24: raise count, or lower them"),
+        ({"rl_written": 6}, "rl_written is 6 of the 5 questions in written_rl: lower it, or raise written_rl"),
+        ({"demonstrated_written": "{comparison: -1}"}, "demonstrated_written.comparison: "),
+        (
+            {"demonstrated_written": "{compositonal: 5}"},
+            "no question in written-sft has the type 'compositonal' (did you mean 'compositional'?)",
+        ),
+        ({"demonstrated_real": "{owm: 1}"}, "no training question has the source 'owm' (did you mean 'own'?)"),
+        ({"in_both": "[musique]"}, "in_both: no training question has the source 'musique'; there are: "),
+        ({"needs_evidence": "[musique]"}, "needs_evidence: no training question has the source 'musique'"),
+        ({"count": 20000, "written_sft": 16000}, "takes the first 16000 and leaves none to written_rl; lower it"),
+    ],
+)
+def test_a_division_that_would_leave_a_part_empty_is_one_line(folder, tmp_path, monkeypatch, capsys, changes, message):
+    monkeypatch.chdir(tmp_path)
+    settings = {"count": 40, "written_sft": 20, "written_rl": 5, "rl_written": 5} | changes
+    Path("mine.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+    assert main(["questions", str(folder), "data", "--divide", "mine.yaml"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("data").exists(), "nothing is left half-written"
+
+
+def test_a_corpus_without_training_questions_is_refused_before_anything_is_written(folder, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("count: 40\nwritten_sft: 20\nwritten_rl: 5\nrl_written: 5\n")
+    data, mine = tmp_path / "data", tmp_path / "mine.yaml"
+    assert main(["questions", str(folder / "corpus.jsonl"), str(data), "--divide", str(mine)]) == 2
+    assert "there are no training questions" in capsys.readouterr().err
+    assert not data.exists()
 
 
 @pytest.mark.parametrize("name", packaged_divisions())

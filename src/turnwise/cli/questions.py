@@ -111,7 +111,7 @@ def _divide(options: argparse.Namespace) -> int:
 
     if options.count or options.seed or options.take or options.explain:
         raise ConfigError("--divide says itself what is written: leave out --count, --seed, --take and --explain")
-    if options.target.suffix in (".gz", ".jsonl"):
+    if options.target.suffix in (".gz", ".jsonl") or options.target.is_file():
         raise ConfigError(f"--divide writes several files: give a folder, such as data, in place of {options.target}")
     path = _find_division(options.divide)
     division = parse_settings(Division, read_recipe(path), source=str(path))

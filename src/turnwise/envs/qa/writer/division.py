@@ -7,16 +7,19 @@ complete: the expert found all supporting passages, and read the answer. The sam
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, model_validator
 
 from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.files import Source, explain_all, make_new, write_file
+from turnwise.errors import ConfigError, EnvError
 from turnwise.settings import Settings
+from turnwise.spelling import suggest
 from turnwise.tools.search.bm25 import Bm25Settings
 from turnwise.tools.search.retrieval import Passage
 from turnwise.types import Task
@@ -33,9 +36,9 @@ class Division(Settings):
     """The first so many: the file `written-sft`, of which some are demonstrated."""
     written_rl: int = Field(ge=0)
     """So many after them: the file `written-rl`, of which some are for RL."""
-    demonstrated_written: dict[str, int] = Field(default_factory=dict)
+    demonstrated_written: dict[str, NonNegativeInt] = Field(default_factory=dict)
     """Of `written-sft`, at most so many of each type."""
-    demonstrated_real: dict[str, int] = Field(default_factory=dict)
+    demonstrated_real: dict[str, NonNegativeInt] = Field(default_factory=dict)
     """Of the folder's own training questions, at most so many of each source."""
     needs_evidence: tuple[str, ...] = ()
     """Sources whose comparisons are demonstrated only with evidence: others show how to guess."""
@@ -49,6 +52,20 @@ class Division(Settings):
     bm25: Bm25Settings = Field(default_factory=Bm25Settings)
     """How words count in its searches."""
 
+    @model_validator(mode="after")
+    def _check_sums(self) -> Self:
+        if self.written_sft + self.written_rl > self.count:
+            raise ValueError(
+                f"written_sft and written_rl are {self.written_sft + self.written_rl} questions and count is "
+                f"{self.count}: raise count, or lower them"
+            )
+        if self.rl_written > self.written_rl:
+            raise ValueError(
+                f"rl_written is {self.rl_written} of the {self.written_rl} questions in written_rl: lower it, or raise "
+                "written_rl"
+            )
+        return self
+
 
 def write_divided(source: Source, folder: Path, division: Division, *, cache: str = "auto") -> Iterator[str]:
     """Writes `written-sft`, `written-rl`, `train-explained`, `sft` and `rl`; a line about each, once it is written."""
@@ -57,12 +74,24 @@ def write_divided(source: Source, folder: Path, division: Division, *, cache: st
         target = folder / f"{name}.jsonl.gz"
         return f"{target}: {write_file(target, questions)}{more}"
 
+    real, about = explain_all(source)
+    sources = {question.source for question in real}
+    for name in ("demonstrated_real", "needs_evidence", "in_both"):
+        _require_known(name, getattr(division, name), sources, what="training question has the source")
     written = make_new(source, count=division.count)
     last = division.written_sft + division.written_rl
     written_sft, written_rl = written[: division.written_sft], written[division.written_sft : last]
+    types = {question.type for question in written_sft}
+    _require_known(
+        "demonstrated_written", division.demonstrated_written, types, what="question in written-sft has the type"
+    )
+    if division.rl_written and not written_rl:
+        raise EnvError(
+            f"the templates write {len(written)} questions: written_sft takes the first {division.written_sft} and "
+            "leaves none to written_rl; lower it"
+        )
     yield write("written-sft", written_sft)
     yield write("written-rl", written_rl)
-    real, about = explain_all(source)
     write_file(folder / "train-explained.jsonl.gz", real)
     yield f"{folder / 'train-explained.jsonl.gz'}: {about}"
     demonstrated, rl = divide(written_sft, real, division)
@@ -108,6 +137,14 @@ def keep_complete(
     )
     complete = asyncio.run(_play(env))
     return [question for question, whole in zip(questions, complete, strict=True) if whole]
+
+
+def _require_known(setting: str, names: Iterable[str], known: Collection[str], *, what: str) -> None:
+    """A word that no question has would choose none of them, as if it had not been written."""
+    for name in names:
+        if name not in known:
+            there = suggest(name, known) or f"; there are: {', '.join(sorted(known)) or 'none'}"
+            raise ConfigError(f"{setting}: no {what} '{name}'{there}")
 
 
 def _first_of_each_type(written: Sequence[Question], most: Mapping[str, int]) -> list[Question]:
