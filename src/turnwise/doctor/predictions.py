@@ -12,7 +12,7 @@ import torch
 from turnwise.config import Config
 from turnwise.doctor.probe import ProbeStep
 from turnwise.training.disk import checkpoint_bytes
-from turnwise.training.memory import read_kernel_bytes
+from turnwise.training.memory import free_memory, read_kernel_bytes
 
 _BYTES_PER_TOKEN = 24.0
 """Of a stored trajectory, an upper bound: ids, logprobs, the learner's numbers and text, compressed."""
@@ -58,8 +58,7 @@ class PeakMemory:
         if self._device.type == "cuda":
             unused, _ = torch.cuda.mem_get_info(self._device)
             return float(unused) + float(torch.cuda.memory_reserved(self._device))
-        free = read_kernel_bytes("/proc/meminfo", "MemAvailable:")
-        return free + self.in_use() if free else float("inf")
+        return free_memory() + self.in_use()
 
 
 def predict_seconds(first: ProbeStep, second: ProbeStep, *, episodes: int, config: Config) -> Prediction:
