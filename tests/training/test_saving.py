@@ -1,21 +1,63 @@
 """Checkpoints written behind the run: they hold the run as it was, and what goes on from one is exact."""
 
+import os
+import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tiny_runs import records, run_tiny, tiny_config
+from tiny_runs import Silent, cold_model, records, run_tiny, same_weights, tiny_config, weights
 from turnwise.compute.device import copy_to_host
 from turnwise.errors import RunError
-from turnwise.runs import Checkpoints, load_state
+from turnwise.runs import Checkpoints, load_state, read_metrics
+from turnwise.runs.background import BackgroundWriter
+from turnwise.stability.controller import Action
 from turnwise.training import saving
+from turnwise.training.callbacks import Callback
 from turnwise.training.saving import CheckpointSaver
-from turnwise.training.trainer import run_training
+from turnwise.training.trainer import Trainer, run_training
 
 STATE = {"step": 1}
+
+
+class Late(BackgroundWriter):
+    """A disk so slow that what is behind the run is only written when the run waits for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.later = []
+
+    def submit(self, write):
+        self.later.append(write)
+
+    def flush(self):
+        while self.later:
+            self.later.pop(0)()
+
+    def __exit__(self, kind, error, trace):
+        self.flush()
+
+
+class Prompt(BackgroundWriter):
+    """A disk so fast that it is done whenever the run looks."""
+
+    def check(self):
+        self.flush()
+
+
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory):
+    """An untrained model wins nothing in this game, so its weights would not move, and a late copy be as good."""
+    return {"model": {"name": str(cold_model(tmp_path_factory))}}
+
+
+@pytest.fixture
+def late(monkeypatch):
+    monkeypatch.setattr(saving, "BackgroundWriter", Late)
 
 
 def flat(value, where=""):
@@ -40,27 +82,61 @@ def assert_same(one: Path, other: Path):
         assert same, name
 
 
+@pytest.mark.parametrize("writer", [BackgroundWriter, Late])
 @pytest.mark.parametrize("sections", [{}, {"credit": {"estimator": "gae"}, "loss": {"kl_coef": 0.01}}])
-def test_a_checkpoint_written_behind_the_run_is_the_one_written_in_place(tmp_path, sections):
+def test_a_checkpoint_written_behind_the_run_is_the_one_written_in_place(tmp_path, monkeypatch, cold, sections, writer):
+    """Written late, it holds what was copied when it was due: by then the next step has changed all that can change."""
+    monkeypatch.setattr(saving, "BackgroundWriter", writer)
     folders = {}
     for behind in (False, True):
         run = run_tiny(
-            tmp_path / str(behind), steps=3, checkpoint={"every": 1, "keep": 9, "behind": behind}, **sections
+            tmp_path / str(behind), steps=3, checkpoint={"every": 1, "keep": 9, "behind": behind}, **cold, **sections
         )
         folders[behind] = {path.name: path for path in (run.path / "checkpoints").iterdir()}
     assert sorted(folders[True]) == sorted(folders[False]) == [f"step-{step:06d}" for step in range(4)]
     for name, folder in folders[True].items():
         assert_same(folder, folders[False][name])
+    assert not any(same_weights(weights(run, step), weights(run, step + 1)) for step in range(3)), (
+        "each step moved them"
+    )
 
 
-def test_a_run_goes_on_from_one_as_if_it_had_not_been_ended(tmp_path):
-    whole = run_tiny(tmp_path / "whole", steps=4, checkpoint={"every": 1, "keep": 9, "behind": True})
-    short = run_tiny(tmp_path / "short", steps=3, checkpoint={"every": 2, "keep": 9, "behind": True})
+def test_a_rollback_waits_for_the_checkpoint_that_it_takes(tmp_path, monkeypatch, late):
+    decide = Trainer._decide
+
+    def roll_back(trainer, step, *given):
+        decision = decide(trainer, step, *given)
+        back = Action(kind="reduce_updates", step=step, rollback_to=2, lr_share=0.5)
+        return replace(decision, action=back) if step == 3 else decision
+
+    monkeypatch.setattr(Trainer, "_decide", roll_back)
+    run = run_tiny(tmp_path / "run", steps=4, checkpoint={"every": 2, "keep": 9, "behind": True})
+    assert Checkpoints(run.path / "checkpoints").steps() == [0, 2, 4]
+
+
+def test_a_run_is_over_when_its_last_checkpoint_is_whole(tmp_path, late):
+    told = []
+
+    class Watch(Callback):
+        def on_run_begin(self, config, run):
+            self.run = run
+
+        def on_checkpoint(self, step, path):
+            told.append((step, len([one for one in read_metrics(self.run.metrics) if one["stage"] == "end"])))
+
+    config = tiny_config(steps=2, checkpoint={"every": 1, "behind": True})
+    run_training(config, tmp_path / "run", display=Silent(), callbacks=[Watch()])
+    assert told == [(0, 0), (1, 0), (2, 0)], "the report of a finished run may name it"
+
+
+def test_a_run_goes_on_from_one_as_if_it_had_not_been_ended(tmp_path, cold):
+    whole = run_tiny(tmp_path / "whole", steps=4, checkpoint={"every": 1, "keep": 9, "behind": True}, **cold)
+    short = run_tiny(tmp_path / "short", steps=3, checkpoint={"every": 2, "keep": 9, "behind": True}, **cold)
     last = short.path / "checkpoints" / "step-000003"
     for file in sorted(last.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     last.rmdir()  # as if it had been killed before: the newest is the one that was written behind step 3
-    config = tiny_config(steps=4, checkpoint={"every": 1, "keep": 9, "behind": True})
+    config = tiny_config(steps=4, checkpoint={"every": 1, "keep": 9, "behind": True}, **cold)
     run_training(config, short.path, resume=True)
     assert_same(*(run.path / "checkpoints" / "step-000004" for run in (whole, short)))
     for metric in ("policy/loss", "rollout/reward"):
@@ -151,6 +227,46 @@ def test_a_run_whose_disk_fails_behind_it_ends_in_one_line(tmp_path, monkeypatch
     with pytest.raises(RunError, match="cannot go on writing this run: No space left on device"):
         run_tiny(tmp_path / "run", steps=3, checkpoint={"every": 1, "behind": True})
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [0], "what was saved before is whole"
+
+
+def fail(monkeypatch, writer):
+    def write(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "BackgroundWriter", writer)
+    monkeypatch.setattr(saving, "copy_checkpoint", lambda *given: write)
+
+
+def test_a_run_whose_disk_has_failed_trains_no_further(tmp_path, monkeypatch):
+    fail(monkeypatch, Prompt)
+    with pytest.raises(RunError, match="No space left"):
+        run_tiny(tmp_path / "run", steps=6, checkpoint={"every": 2, "behind": True})
+    trained = [one["step"] for one in read_metrics(tmp_path / "run" / "metrics.jsonl") if one["stage"] == "train"]
+    assert trained == [1, 2], "not until the next checkpoint is due"
+
+
+def test_a_run_that_is_asked_to_stop_does_not_say_that_it_saved_what_the_disk_refused(tmp_path, monkeypatch):
+    fail(monkeypatch, BackgroundWriter)
+
+    class Stop(Callback):
+        def on_step_end(self, step, metrics):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    config = tiny_config(steps=6, checkpoint={"every": 5, "behind": True})
+    with pytest.raises(RunError, match="No space left"):
+        run_training(config, tmp_path / "run", display=Silent(), callbacks=[Stop()])
+
+
+def test_what_all_ranks_write_and_adapters_are_written_in_place(make, monkeypatch):
+    Held(monkeypatch)
+    saver, _, told = make()
+    saver._learners.is_sharded = True
+    saver.save(1, STATE, keep=(), behind=True)
+    assert [step for step, _ in told] == [1]
+    saver._learners.is_sharded = False
+    monkeypatch.setattr(saving, "has_lora", lambda model: True)
+    saver.save(2, STATE, keep=(), behind=True)
+    assert [step for step, _ in told] == [1, 2]
 
 
 @pytest.mark.parametrize(
