@@ -44,7 +44,7 @@ class CheckpointSettings(Settings):
     """`whole`: rank 0 writes one folder that transformers loads. `sharded`: each process writes its part of weights and
     moments, and none ever holds all of them; `turnwise export` makes one folder of it. `auto`: sharded where processes
     share one copy of the model (`learner.shard`). Either is resumed by any number of processes, sharded or not."""
-    behind: bool | None = None
+    async_save: bool | None = None
     """Write a checkpoint of training while it goes on, from a copy in the host's memory. null: on a GPU, where there is
     room for the copy. Sharded checkpoints and adapters are written in place, and so are those of the cold start."""
     sft_every: int = Field(default=0, ge=0)

@@ -36,7 +36,7 @@ KINDS = {
         "learner": {"epochs": 2, "optimizer": {"lr": 3e-3}, "critic": {"optimizer": {"lr": 1e-2}, "warmup": 1}},
     },
     "starpo-s": {"stability": {"mode": "always"}},
-    "behind": {"checkpoint": {"every": 1, "keep": 3, "sft_every": 3, "behind": True}},
+    "async_save": {"checkpoint": {"every": 1, "keep": 3, "sft_every": 3, "async_save": True}},
     "two-updates": {
         "checkpoint": {"every": 2, "keep": 3, "sft_every": 3},
         "rollout": {"group_size": 4, "turn_tokens": 4, "max_turns": 3, "updates_per_rollout": 2},
@@ -64,7 +64,7 @@ def of_kind(kind: str, settings: dict[str, object]) -> dict[str, object]:
     """Adapters are written in place, so a run that writes behind itself has none."""
     model = settings["model"]
     assert isinstance(model, dict)
-    return {**settings, **KINDS[kind], **({"model": {"name": model["name"]}} if kind == "behind" else {})}
+    return {**settings, **KINDS[kind], **({"model": {"name": model["name"]}} if kind == "async_save" else {})}
 
 
 @pytest.fixture(scope="module")

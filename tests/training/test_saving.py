@@ -88,11 +88,15 @@ def test_a_checkpoint_written_behind_the_run_is_the_one_written_in_place(tmp_pat
     """Written late, it holds what was copied when it was due: by then the next step has changed all that can change."""
     monkeypatch.setattr(saving, "BackgroundWriter", writer)
     folders = {}
-    for behind in (False, True):
+    for async_save in (False, True):
         run = run_tiny(
-            tmp_path / str(behind), steps=3, checkpoint={"every": 1, "keep": 9, "behind": behind}, **cold, **sections
+            tmp_path / str(async_save),
+            steps=3,
+            checkpoint={"every": 1, "keep": 9, "async_save": async_save},
+            **cold,
+            **sections,
         )
-        folders[behind] = {path.name: path for path in (run.path / "checkpoints").iterdir()}
+        folders[async_save] = {path.name: path for path in (run.path / "checkpoints").iterdir()}
     assert sorted(folders[True]) == sorted(folders[False]) == [f"step-{step:06d}" for step in range(4)]
     for name, folder in folders[True].items():
         assert_same(folder, folders[False][name])
@@ -110,7 +114,7 @@ def test_a_rollback_waits_for_the_checkpoint_that_it_takes(tmp_path, monkeypatch
         return replace(decision, action=back) if step == 3 else decision
 
     monkeypatch.setattr(Trainer, "_decide", roll_back)
-    run = run_tiny(tmp_path / "run", steps=4, checkpoint={"every": 2, "keep": 9, "behind": True})
+    run = run_tiny(tmp_path / "run", steps=4, checkpoint={"every": 2, "keep": 9, "async_save": True})
     assert Checkpoints(run.path / "checkpoints").steps() == [0, 2, 4]
 
 
@@ -124,19 +128,19 @@ def test_a_run_is_over_when_its_last_checkpoint_is_whole(tmp_path, late):
         def on_checkpoint(self, step, path):
             told.append((step, len([one for one in read_metrics(self.run.metrics) if one["stage"] == "end"])))
 
-    config = tiny_config(steps=2, checkpoint={"every": 1, "behind": True})
+    config = tiny_config(steps=2, checkpoint={"every": 1, "async_save": True})
     run_training(config, tmp_path / "run", display=Silent(), callbacks=[Watch()])
     assert told == [(0, 0), (1, 0), (2, 0)], "the report of a finished run may name it"
 
 
 def test_a_run_goes_on_from_one_as_if_it_had_not_been_ended(tmp_path, cold):
-    whole = run_tiny(tmp_path / "whole", steps=4, checkpoint={"every": 1, "keep": 9, "behind": True}, **cold)
-    short = run_tiny(tmp_path / "short", steps=3, checkpoint={"every": 2, "keep": 9, "behind": True}, **cold)
+    whole = run_tiny(tmp_path / "whole", steps=4, checkpoint={"every": 1, "keep": 9, "async_save": True}, **cold)
+    short = run_tiny(tmp_path / "short", steps=3, checkpoint={"every": 2, "keep": 9, "async_save": True}, **cold)
     last = short.path / "checkpoints" / "step-000003"
     for file in sorted(last.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     last.rmdir()  # as if it had been killed before: the newest is the one that was written behind step 3
-    config = tiny_config(steps=4, checkpoint={"every": 1, "keep": 9, "behind": True}, **cold)
+    config = tiny_config(steps=4, checkpoint={"every": 1, "keep": 9, "async_save": True}, **cold)
     run_training(config, short.path, resume=True)
     assert_same(*(run.path / "checkpoints" / "step-000004" for run in (whole, short)))
     for metric in ("policy/loss", "rollout/reward"):
@@ -169,7 +173,7 @@ class Held:
 def make(tmp_path):
     def build(**settings):
         told = []
-        config = tiny_config(checkpoint={"behind": True, **settings})
+        config = tiny_config(checkpoint={"async_save": True, **settings})
         loaded = type("Loaded", (), {"model": torch.nn.Linear(2, 2), "device": torch.device("cpu")})()
         learners = type("Learners", (), {"is_sharded": False})()
         checkpoints = Checkpoints(tmp_path / "checkpoints")
@@ -183,16 +187,16 @@ def test_the_run_goes_on_and_is_told_once_a_checkpoint_is_whole(make, monkeypatc
     held = Held(monkeypatch)
     saver, checkpoints, told = make()
     with saver:
-        saver.save(1, STATE, keep=(), behind=True)
+        saver.save(1, STATE, keep=(), async_save=True)
         assert held.begun.wait(10)
         saver.check()
         assert (told, checkpoints.steps()) == ([], []), "nothing is told of half a checkpoint"
         held.go.set()
         saver.wait()
         assert told == [(1, checkpoints.path(1))]
-        saver.save(2, STATE, keep=(1,), behind=False)
+        saver.save(2, STATE, keep=(1,), async_save=False)
         assert [step for step, _ in told] == [1, 2], "in place: at once"
-        saver.save(3, STATE, keep=(1,), behind=True)
+        saver.save(3, STATE, keep=(1,), async_save=True)
     assert [step for step, _ in told] == [1, 2, 3], "the end waits"
     assert checkpoints.steps() == [1, 2, 3], "the first is pinned"
 
@@ -201,10 +205,10 @@ def test_one_checkpoint_is_written_at_a_time(make, monkeypatch):
     held = Held(monkeypatch)
     saver, checkpoints, told = make()
     with saver:
-        saver.save(1, STATE, keep=(), behind=True)
+        saver.save(1, STATE, keep=(), async_save=True)
         assert held.begun.wait(10)
         threading.Timer(0.1, held.go.set).start()
-        saver.save(2, STATE, keep=(), behind=True)
+        saver.save(2, STATE, keep=(), async_save=True)
         assert [step for step, _ in told] == [1], "the second began after the first was whole"
     assert checkpoints.steps() == [1, 2]
 
@@ -213,7 +217,7 @@ def test_a_disk_that_fails_ends_the_run_at_its_next_step(make, monkeypatch):
     held = Held(monkeypatch, OSError(28, "No space left on device"))
     held.go.set()
     saver, checkpoints, told = make()
-    saver.save(1, STATE, keep=(), behind=True)
+    saver.save(1, STATE, keep=(), async_save=True)
     with pytest.raises(OSError, match="No space left"):
         saver.wait()
     assert (told, checkpoints.steps()) == ([], [])
@@ -225,7 +229,7 @@ def test_a_run_whose_disk_fails_behind_it_ends_in_one_line(tmp_path, monkeypatch
 
     monkeypatch.setattr(saving, "copy_checkpoint", lambda *given: write)
     with pytest.raises(RunError, match="cannot go on writing this run: No space left on device"):
-        run_tiny(tmp_path / "run", steps=3, checkpoint={"every": 1, "behind": True})
+        run_tiny(tmp_path / "run", steps=3, checkpoint={"every": 1, "async_save": True})
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [0], "what was saved before is whole"
 
 
@@ -240,7 +244,7 @@ def fail(monkeypatch, writer):
 def test_a_run_whose_disk_has_failed_trains_no_further(tmp_path, monkeypatch):
     fail(monkeypatch, Prompt)
     with pytest.raises(RunError, match="No space left"):
-        run_tiny(tmp_path / "run", steps=6, checkpoint={"every": 2, "behind": True})
+        run_tiny(tmp_path / "run", steps=6, checkpoint={"every": 2, "async_save": True})
     trained = [one["step"] for one in read_metrics(tmp_path / "run" / "metrics.jsonl") if one["stage"] == "train"]
     assert trained == [1, 2], "not until the next checkpoint is due"
 
@@ -252,7 +256,7 @@ def test_a_run_that_is_asked_to_stop_does_not_say_that_it_saved_what_the_disk_re
         def on_step_end(self, step, metrics):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    config = tiny_config(steps=6, checkpoint={"every": 5, "behind": True})
+    config = tiny_config(steps=6, checkpoint={"every": 5, "async_save": True})
     with pytest.raises(RunError, match="No space left"):
         run_training(config, tmp_path / "run", display=Silent(), callbacks=[Stop()])
 
@@ -261,16 +265,16 @@ def test_what_all_ranks_write_and_adapters_are_written_in_place(make, monkeypatc
     Held(monkeypatch)
     saver, _, told = make()
     saver._learners.is_sharded = True
-    saver.save(1, STATE, keep=(), behind=True)
+    saver.save(1, STATE, keep=(), async_save=True)
     assert [step for step, _ in told] == [1]
     saver._learners.is_sharded = False
     monkeypatch.setattr(saving, "has_lora", lambda model: True)
-    saver.save(2, STATE, keep=(), behind=True)
+    saver.save(2, STATE, keep=(), async_save=True)
     assert [step for step, _ in told] == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("behind", "device", "free", "copies"),
+    ("async_save", "device", "free", "copies"),
     [
         (None, "cpu", 1e12, False),
         (None, "meta", 1e12, True),
@@ -280,9 +284,9 @@ def test_what_all_ranks_write_and_adapters_are_written_in_place(make, monkeypatc
         (False, "meta", 1e12, False),
     ],
 )
-def test_where_a_copy_is_made(make, monkeypatch, behind, device, free, copies):
+def test_where_a_copy_is_made(make, monkeypatch, async_save, device, free, copies):
     """Six weights of four bytes, two moments of four each: 72 bytes. A device that is no CPU is as good as a GPU."""
-    saver, _, _ = make(behind=behind)
+    saver, _, _ = make(async_save=async_save)
     saver._loaded.device = torch.device(device)
     monkeypatch.setattr(saving, "free_memory", lambda: free)
     assert saver._copies() is copies
@@ -300,7 +304,7 @@ def test_copies_share_what_was_shared_and_nothing_with_the_run():
 
 
 def test_tied_weights_are_written_once(tmp_path):
-    run = run_tiny(tmp_path / "run", steps=2, checkpoint={"every": 1, "keep": 9, "behind": True})
+    run = run_tiny(tmp_path / "run", steps=2, checkpoint={"every": 1, "keep": 9, "async_save": True})
     start, behind = (
         load_file(run.path / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors") for step in (0, 1)
     )

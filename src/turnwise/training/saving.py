@@ -26,7 +26,7 @@ _SPARE = 2.0
 
 
 class CheckpointSaver:
-    """`with CheckpointSaver(...) as saver: saver.save(20, state, keep={0}, behind=True)`."""
+    """`with CheckpointSaver(...) as saver: saver.save(20, state, keep={0}, async_save=True)`."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class CheckpointSaver:
         if error is None:
             self._tell_whole()
 
-    def save(self, step: int, state: Mapping[str, object], *, keep: Collection[int], behind: bool) -> None:
+    def save(self, step: int, state: Mapping[str, object], *, keep: Collection[int], async_save: bool) -> None:
         """Writes the checkpoint of a step, after the one before it; `keep` are those that must not be pruned.
 
-        With `behind`, it may return when all is copied.
+        With `async_save`, it may return when all is copied.
         """
         self.wait()  # before there is another copy
         sharded = writes_shards(self._config, self._learners)
-        if behind and not sharded and self._copies():
+        if async_save and not sharded and self._copies():
             self._writer.submit(partial(self._write, step, copy_checkpoint(state, self._loaded, self._learners), keep))
             return
         write = partial(write_checkpoint, state=state, loaded=self._loaded, learners=self._learners, sharded=sharded)
@@ -77,7 +77,7 @@ class CheckpointSaver:
         self._tell_whole()
 
     def _copies(self) -> bool:
-        asked, loaded = self._config.checkpoint.behind, self._loaded
+        asked, loaded = self._config.checkpoint.async_save, self._loaded
         if asked is None:
             on_gpu = loaded.device.type != "cpu"
             asked = on_gpu and free_memory() >= _SPARE * one_checkpoint_bytes(self._config, loaded.model)

@@ -370,9 +370,9 @@ class Trainer:
             "stability": self.controller.state_dict(),
             "rng": dict(capture_rng()),
         }
-        behind = 0 < step < self.config.steps
+        async_save = 0 < step < self.config.steps
         with self.ledger.spend("checkpoint"):
-            self.saver.save(step, state, keep=self.decision.keep_checkpoints, behind=behind)
+            self.saver.save(step, state, keep=self.decision.keep_checkpoints, async_save=async_save)
         self.saved = step
 
     def _tell_saved(self, step: int, path: Path) -> None:
