@@ -7,9 +7,8 @@ are rounded to float32.
 """
 
 import functools
-import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias, TypedDict
@@ -28,7 +27,7 @@ Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
 Known: TypeAlias = Sequence[float | None]
 PerToken: TypeAlias = Mapping[str, Mapping[tuple[int, int], Floats]]
 """By column of `PER_TOKEN`, then by group and member: a number per action token."""
-TextOf: TypeAlias = Callable[[tuple[int, ...]], str]
+Ids: TypeAlias = tuple[int, ...]
 
 _LAYOUT = "6"
 _OLD_LAYOUTS = {"1": ("tail_ids", "messages"), "2": ("messages",), "3": (), "4": (), "5": ()}
@@ -157,29 +156,20 @@ def prepare_trajectories(
     seen = {ids: None for one in everyone for turn in one.turns for ids in (turn.context_ids, turn.action_ids)}
     seen |= dict.fromkeys(one.tail_ids for one in everyone)
     texts = {ids: _storable(decode(ids)) if decode else "" for ids in seen}
-    return functools.partial(_write, path, step, groups, given, texts.__getitem__)
+    return functools.partial(_write, path, step, groups, given, texts)
 
 
-def _write(path: Path, step: int, groups: Sequence[Group], per_token: PerToken, text_of: TextOf) -> None:
-    rows = [
-        _to_row(
-            step,
-            index,
-            member,
-            trajectory,
-            {name: column.get((index, member)) for name, column in per_token.items()},
-            text_of,
-        )
-        for index, group in enumerate(groups)
-        for member, trajectory in enumerate(group.trajectories)
-    ]
-    write_rows(path, rows)
+def _write(path: Path, step: int, groups: Sequence[Group], per_token: PerToken, texts: Mapping[Ids, str]) -> None:
+    _write_table(path, _tabulate(step, groups, per_token, texts))
 
 
 def write_rows(path: Path, rows: Sequence[StoredRow], counts: Mapping[bytes, int] | None = None) -> None:
     """Writes rows as they are stored, atomically; `counts` of what they lack go into the file's metadata."""
     metadata = {**(SCHEMA.metadata or {}), **{name: str(count) for name, count in (counts or {}).items()}}
-    table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(metadata))
+    _write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(metadata)))
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
     with replaced(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", use_dictionary=_IDS, use_byte_stream_split=_FLOATS)
 
@@ -238,68 +228,94 @@ def _members(group: Group) -> Iterable[Trajectory]:
     return group.trajectories
 
 
-def _to_row(
-    step: int,
-    group: int,
-    member: int,
-    trajectory: Trajectory,
-    per_token: Mapping[str, Floats | None],
-    text_of: TextOf,
-) -> StoredRow:
-    shares = {name: _share_out(trajectory, per_token.get(name)) for name in PER_TOKEN}
-    return {
-        "step": step,
-        "group": group,
-        "member": member,
-        "task_id": trajectory.task.id,
-        "task": _storable(_to_json(trajectory.task)),
-        "episode_seed": trajectory.episode_seed,
-        "stop": trajectory.stop.value,
-        "failure": _storable(trajectory.failure),
-        "reward": trajectory.reward,
-        "rewards": list(trajectory.rewards.items()),
-        "metrics": list(trajectory.metrics.items()),
-        "seconds": trajectory.seconds,
-        "turns": [
-            _to_struct(turn, {name: share[place] for name, share in shares.items()}, text_of)
-            for place, turn in enumerate(trajectory.turns)
+def _tabulate(step: int, groups: Sequence[Group], per_token: PerToken, texts: Mapping[Ids, str]) -> pa.Table:
+    """By whole columns, token ids once for each text: this runs beside the next step, which needs Python's lock."""
+    places = [(index, member) for index, group in enumerate(groups) for member in range(len(group.trajectories))]
+    everyone = [trajectory for group in groups for trajectory in _members(group)]
+    tasks = {id(group): _storable(_to_json(group.task)) for group in groups}
+    arrays = {ids: np.asarray(ids, np.int32) for ids in texts}
+    columns = {
+        "step": [step] * len(places),
+        "group": [index for index, _ in places],
+        "member": [member for _, member in places],
+        "task_id": [one.task.id for one in everyone],
+        "task": [tasks[id(group)] for group in groups for _ in group.trajectories],
+        "episode_seed": [one.episode_seed for one in everyone],
+        "stop": [one.stop.value for one in everyone],
+        "failure": [_storable(one.failure) for one in everyone],
+        "reward": [one.reward for one in everyone],
+        "rewards": _maps([one.rewards for one in everyone]),
+        "metrics": _maps([one.metrics for one in everyone]),
+        "seconds": [one.seconds for one in everyone],
+        "turns": _turns(places, everyone, per_token, texts, arrays),
+        "tail_text": [texts[one.tail_ids] for one in everyone],
+        "tail_ids": _lists([arrays[one.tail_ids] for one in everyone]),
+        "messages": [
+            [_storable(json.dumps(asdict(message), ensure_ascii=False)) for message in one.messages] for one in everyone
         ],
-        "tail_text": text_of(trajectory.tail_ids),
-        "tail_ids": trajectory.tail_ids,
-        "messages": [_storable(json.dumps(asdict(message), ensure_ascii=False)) for message in trajectory.messages],
     }
+    return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def _share_out(trajectory: Trajectory, numbers: Floats | None) -> list[Known | None]:
-    """A trajectory's numbers, turn by turn."""
-    if numbers is None:
-        return [None] * len(trajectory.turns)
-    assert len(numbers) == trajectory.action_tokens, "one number per action token"
-    ends = itertools.accumulate((len(turn.action_ids) for turn in trajectory.turns), initial=0)
-    # NaN is unknown, and unequal to itself.
-    known = [None if number != number else float(number) for number in numbers]
-    return [known[start:end] for start, end in itertools.pairwise(ends)]
-
-
-def _to_struct(turn: Turn, per_token: Mapping[str, Known | None], text_of: TextOf) -> StoredTurn:
-    return {
-        "context_text": text_of(turn.context_ids),
-        "action_text": text_of(turn.action_ids),
-        "context_ids": turn.context_ids,
-        "action_ids": turn.action_ids,
-        "logprobs": turn.logprobs,
-        "advantages": per_token["advantages"],
-        "learner_logprobs": per_token["learner_logprobs"],
-        "entropies": per_token["entropies"],
-        "rewards": list(turn.rewards.items()),
-        "version": turn.version,
-        "versions": turn.versions,
-        "opens_row": turn.opens_row,
-        "finish": turn.finish.value,
-        "state_key": turn.state_key,
-        "seconds": turn.seconds,
-        "env_seconds": turn.env_seconds,
+def _turns(
+    places: Sequence[tuple[int, int]],
+    everyone: Sequence[Trajectory],
+    per_token: PerToken,
+    texts: Mapping[Ids, str],
+    arrays: Mapping[Ids, npt.NDArray[np.int32]],
+) -> pa.ListArray:
+    turns = [turn for one in everyone for turn in one.turns]
+    columns = {
+        "context_text": [texts[turn.context_ids] for turn in turns],
+        "action_text": [texts[turn.action_ids] for turn in turns],
+        "context_ids": _lists([arrays[turn.context_ids] for turn in turns]),
+        "action_ids": _lists([arrays[turn.action_ids] for turn in turns]),
+        "logprobs": _lists([np.asarray(turn.logprobs, np.float32) for turn in turns]),
+        **{name: _numbers(places, everyone, per_token.get(name, {})) for name in PER_TOKEN},
+        "rewards": _maps([turn.rewards for turn in turns]),
+        "version": [turn.version for turn in turns],
+        "versions": [turn.versions for turn in turns],
+        "opens_row": [turn.opens_row for turn in turns],
+        "finish": [turn.finish.value for turn in turns],
+        "state_key": [turn.state_key for turn in turns],
+        "seconds": [turn.seconds for turn in turns],
+        "env_seconds": [turn.env_seconds for turn in turns],
     }
+    structs = pa.StructArray.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in _TURN], fields=[*_TURN]
+    )
+    return pa.ListArray.from_arrays(_offsets([one.turns for one in everyone]), structs)
+
+
+def _numbers(
+    places: Sequence[tuple[int, int]], everyone: Sequence[Trajectory], found: Mapping[tuple[int, int], Floats]
+) -> pa.ListArray:
+    """A number for each action token of every turn; no list for the turns of a trajectory that has none."""
+    numbers = [found.get(place) for place in places]
+    for one, own in zip(everyone, numbers, strict=True):
+        assert own is None or len(own) == one.action_tokens, "one number per action token"
+    values = np.concatenate([np.empty(0), *(np.asarray(own, np.float64) for own in numbers if own is not None)])
+    unknown = [own is None for one, own in zip(everyone, numbers, strict=True) for _ in one.turns]
+    turns = [turn.action_ids for one in everyone for turn in one.turns]
+    known = [() if missing else ids for ids, missing in zip(turns, unknown, strict=True)]
+    # NaN is unknown, too.
+    return pa.ListArray.from_arrays(
+        _offsets(known), pa.array(values, pa.float32(), from_pandas=True), mask=pa.array(unknown, pa.bool_())
+    )
+
+
+def _lists(parts: Sequence[npt.NDArray[np.generic]]) -> pa.ListArray:
+    return pa.ListArray.from_arrays(_offsets(parts), np.concatenate(parts) if parts else np.empty(0))
+
+
+def _maps(parts: Sequence[Mapping[str, float]]) -> pa.MapArray:
+    keys, values = ([x for part in parts for x in part], [x for part in parts for x in part.values()])
+    return pa.MapArray.from_arrays(_offsets(parts), pa.array(keys, pa.string()), pa.array(values, pa.float64()))
+
+
+def _offsets(parts: Sequence[Sized]) -> npt.NDArray[np.int32]:
+    """Where each part begins when all lie end to end, and where the last one ends."""
+    return np.cumsum([0, *map(len, parts)], dtype=np.int32)
 
 
 def _to_json(task: Task) -> str:
