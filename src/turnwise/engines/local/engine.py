@@ -20,7 +20,14 @@ from transformers import PreTrainedModel
 from turnwise.engines.base import Completion, EngineStats, Sampling
 from turnwise.engines.local.runner import ModelRunner, PrefillChunk
 from turnwise.engines.local.sampling import PendingTokens, needed_work
-from turnwise.engines.local.slots import PrefixCopy, Request, Slot, SlotTable, split_by_budget
+from turnwise.engines.local.slots import (
+    PrefixCopy,
+    Request,
+    Slot,
+    SlotTable,
+    keys_of_next_token,
+    split_by_budget,
+)
 from turnwise.engines.settings import LocalEngineSettings
 from turnwise.engines.weights import copy_weights, resolve_context_limit, sampled_model
 from turnwise.errors import ModelError
@@ -35,10 +42,9 @@ prefills their next turns while the host runs the other episodes."""
 class InFlight:
     """A launched forward: the turns it samples for, and its tokens on their way to the host."""
 
-    slots: list[Slot]
-    turns: list[Request]
-    columns: list[int] | None
-    """Where in `pending` each slot's token is; None when they are in order."""
+    turns: list[tuple[Slot, Request]]
+    columns: Sequence[int]
+    """Where in `pending` the token of each is."""
     pending: PendingTokens
     decoded: bool
     """Whether it was a decode step, which also wrote each turn's last token to the cache."""
@@ -167,7 +173,7 @@ class LocalEngine:
         self._task.add_done_callback(self._settle)
 
     async def _drain(self) -> None:
-        while self._queue or self._table.in_use:
+        while self._queue or self._table.busy:
             self._admit()
             self._prefill()
             if not self._finished:  # else more turns are to be delivered, and their next prompts join this batch
@@ -285,40 +291,38 @@ class LocalEngine:
             slot.cached_ids += chunk.ids
         tokens = sum(len(chunk.ids) for chunk in chunks)
         self._count(prefill_tokens=tokens, prefill_padding=self._runner.count_padding(chunks))
-        self._launch(slots, None, pending, decoded=False)
+        self._launch([(slot, slot.turn) for slot in slots], range(len(slots)), pending, decoded=False)
 
     def _decode(self) -> bool:
         """Launches one more token for every unfinished turn; False if there is none."""
         with self._timed("decode"):
             self._compact()
-            slots = [slot for slot in self._table.in_use if not slot.turn.all_launched]
-            if not slots:
+            turns = self._table.unfinished
+            if not turns:
                 return False
-            count = slots[-1].index + 1
-            work = needed_work([slot.turn.sampling for slot in slots])
-            pending = self._runner.decode(count, max(slot.keys_of_next_token for slot in slots), **work)
-            self._count(decode_steps=1, slot_steps=count, idle_slot_steps=count - len(slots))
-            self._launch(slots, [slot.index for slot in slots], pending, decoded=True)
+            columns = [slot.index for slot, _ in turns]
+            count = columns[-1] + 1
+            work = needed_work([turn.sampling for _, turn in turns])
+            pending = self._runner.decode(count, max(map(keys_of_next_token, turns)), **work)
+            self._count(decode_steps=1, slot_steps=count, idle_slot_steps=count - len(turns))
+            self._launch(turns, columns, pending, decoded=True)
         return True
 
     def _compact(self) -> None:
         """Moves the slots in use to the front, once that shortens the batch by half."""
         swaps = self._table.swaps()
         if swaps:
-            length = max(slot.keys_of_next_token for pair in swaps for slot in pair)
+            length = max(keys_of_next_token((slot, slot.request)) for pair in swaps for slot in pair)
             self._runner.swap([slot.index for slot, _ in swaps], [slot.index for _, slot in swaps], length)
             for one, other in swaps:
                 self._table.swap(one, other)
 
     def _launch(
-        self, slots: Sequence[Slot], columns: list[int] | None, pending: PendingTokens, *, decoded: bool
+        self, turns: list[tuple[Slot, Request]], columns: Sequence[int], pending: PendingTokens, *, decoded: bool
     ) -> None:
-        turns = [slot.turn for slot in slots]
-        for turn in turns:
+        for _, turn in turns:
             turn.launched += 1
-        self._in_flight.append(
-            InFlight(slots=list(slots), turns=turns, columns=columns, pending=pending, decoded=decoded)
-        )
+        self._in_flight.append(InFlight(turns=turns, columns=columns, pending=pending, decoded=decoded))
 
     def _collect(self, left: int) -> None:
         """Takes the tokens of all forwards in flight but the newest `left`."""
@@ -330,21 +334,21 @@ class LocalEngine:
     def _append_tokens(self, forward: InFlight) -> None:
         """Appends the sampled token to each turn of a forward, and notes which turns that finishes."""
         tokens, logprobs = forward.pending.wait()
-        columns = range(len(tokens)) if forward.columns is None else forward.columns
-        appended, sum_of_logprobs = 0, 0.0
-        for slot, turn, column in zip(forward.slots, forward.turns, columns, strict=True):
+        decoded, version, appended, sum_of_logprobs = forward.decoded, self._version, 0, 0.0
+        for (slot, turn), column in zip(forward.turns, forward.columns, strict=True):
             if turn.ended or slot.request is not turn:
                 continue  # the turn ended or was withdrawn while the forward ran
-            if forward.decoded:
+            if decoded:
                 slot.cached_ids.append(turn.ids[-1])
-            if turn.append(tokens[column], logprobs[column], self._version):
+            logprob = logprobs[column]
+            if turn.append(tokens[column], logprob, version):
                 self._finished.append(slot)
             appended += 1
-            sum_of_logprobs += logprobs[column]
+            sum_of_logprobs += logprob
         if not math.isfinite(sum_of_logprobs):
             raise ModelError("the model's logits are not finite: lower the learning rate or load earlier weights")
         if forward.decoded:
-            self._count(decode_tokens=appended, idle_slot_steps=len(forward.slots) - appended)
+            self._count(decode_tokens=appended, idle_slot_steps=len(forward.turns) - appended)
 
     def _deliver(self, most: int) -> None:
         """Resolves the futures of at most this many finished turns; their sessions keep their slots."""

@@ -58,8 +58,8 @@ class PendingTokens:
         """Waits for the copy and returns tokens and logprobs."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        tokens, logprobs = self._both.tolist()
-        return [int(number) for number in tokens], logprobs
+        tokens, logprobs = self._both
+        return tokens.long().tolist(), logprobs.tolist()
 
 
 def draw_uniforms(seed: int, count: int) -> list[float]:

@@ -34,18 +34,14 @@ class Request:
     ended: bool = False
     """Whether its last token has been collected."""
 
-    @property
-    def all_launched(self) -> bool:
-        """Whether the turn needs no further forward."""
-        return self.ended or self.launched >= self.sampling.max_tokens
-
     def append(self, token: int, logprob: float, version: int) -> bool:
         """Adds a token that these weights sampled; True if it was the last."""
-        if not self.versions or self.versions[-1][1] != version:
-            self.versions.append((len(self.ids), version))
-        self.ids.append(token)
+        ids, sampling = self.ids, self.sampling
+        if not ids or self.versions[-1][1] != version:
+            self.versions.append((len(ids), version))
+        ids.append(token)
         self.logprobs.append(logprob)
-        self.ended = token in self.sampling.stop_ids or len(self.ids) >= self.sampling.max_tokens
+        self.ended = token in sampling.stop_ids or len(ids) >= sampling.max_tokens
         return self.ended
 
     def complete(self) -> None:
@@ -83,12 +79,6 @@ class Slot:
         """The request of a slot that is in use."""
         assert self.request is not None, "the slot is in use"
         return self.request
-
-    @property
-    def keys_of_next_token(self) -> int:
-        """How many keys the next token attends to, its own included: those cached, and those of tokens in flight."""
-        in_flight = self.request.launched - len(self.request.ids) if self.request is not None else 0
-        return len(self.cached_ids) + in_flight + 1
 
     def needed_ids(self) -> list[int]:
         """The ids that must be in the cache before the turn's next token can be sampled."""
@@ -134,8 +124,23 @@ class SlotTable:
         """Sessions that lost their slot and its cache to another."""
 
     @property
+    def busy(self) -> bool:
+        """Whether any slot is in use."""
+        return any(slot.request is not None for slot in self.slots)
+
+    @property
     def in_use(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.request is not None]
+
+    @property
+    def unfinished(self) -> list[tuple[Slot, Request]]:
+        """The turns that need a further forward, each with its slot, by index."""
+        # Over all slots at every step: without a call for each.
+        return [
+            (slot, turn)
+            for slot in self.slots
+            if (turn := slot.request) is not None and not turn.ended and turn.launched < turn.sampling.max_tokens
+        ]
 
     def find(self, session: str) -> Slot | None:
         """The slot of this session, in use or idle."""
@@ -241,6 +246,13 @@ class SlotTable:
         """Swaps the indices of two slots."""
         one.index, other.index = other.index, one.index
         self.slots[one.index], self.slots[other.index] = one, other
+
+
+def keys_of_next_token(place: tuple[Slot, Request | None]) -> int:
+    """How many keys a slot's next token attends to, its own included: those cached, and those of tokens in flight."""
+    slot, turn = place
+    in_flight = turn.launched - len(turn.ids) if turn is not None else 0
+    return len(slot.cached_ids) + in_flight + 1
 
 
 def split_by_budget(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iterator[list[Slot]]:
