@@ -179,25 +179,20 @@ class SlotTable:
         """
         if all(map(_continues, arrivals)):
             return [Wave(slots=list(arrivals), copies=[])]
-        arriving = set(arrivals)
-        prefixes: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
-        for slot in self.slots:
-            first = _opening(slot.needed_ids() if slot in arriving else slot.cached_ids)
-            prefixes.setdefault(first, {})[slot] = slot.cached_ids
+        prefixes = {slot: slot.cached_ids for slot in self.slots}
         wave_of: dict[Slot, int] = {}
         waves: list[Wave] = []
         donors_of: dict[tuple[int, ...], dict[Slot, list[int]]] = {}
         for slot in arrivals:
             needed = slot.needed_ids()
-            alike = prefixes[_opening(needed)]
             # The members of a group arrive with one prompt: the first looks through all slots for the others, too.
             donors = donors_of.get(prompt := tuple(needed))
-            copy = None if _continues(slot) else _find_copy(slot, needed, alike if donors is None else donors)
+            copy = None if _continues(slot) else _find_copy(slot, needed, prefixes if donors is None else donors)
             if donors is None:
-                donors_of[prompt] = {**({} if copy is None else {copy.donor: alike[copy.donor]}), slot: needed}
+                donors_of[prompt] = {**({} if copy is None else {copy.donor: prefixes[copy.donor]}), slot: needed}
             awaits_donor = copy is not None and copy.length > len(copy.donor.cached_ids)
             wave_of[slot] = wave = wave_of[copy.donor] + 1 if copy is not None and awaits_donor else 0
-            alike[slot] = needed
+            prefixes[slot] = needed
             if wave == len(waves):
                 waves.append(Wave(slots=[], copies=[]))
             waves[wave].slots.append(slot)
@@ -268,11 +263,6 @@ def split_by_budget(slots: Sequence[Slot], budget: int, *, padded: bool) -> Iter
     yield batch
 
 
-def _opening(ids: Sequence[int]) -> tuple[int, ...]:
-    """The ids that two conversations must share for a copy to pay."""
-    return tuple(ids[:_SHORTEST_COPY])
-
-
 def _continues(slot: Slot) -> bool:
     """Whether at least half of the needed ids are cached: a conversation that continues, with no need to copy."""
     return len(slot.cached_ids) >= slot.count_missing()
@@ -281,7 +271,13 @@ def _continues(slot: Slot) -> bool:
 def _find_copy(slot: Slot, needed: Sequence[int], prefixes: Mapping[Slot, list[int]]) -> PrefixCopy | None:
     """The longest prefix of the needed ids that another slot has, if it is enough longer than the slot's own."""
     copy, length = None, len(slot.cached_ids)
-    for donor, ids in prefixes.items():
+    goal = length + _SHORTEST_COPY
+    if goal >= len(needed):
+        return None
+    # Of hundreds of slots, few have the right id at the place that a longer prefix has to reach.
+    last, wanted = goal - 1, needed[goal - 1]
+    likely = [(donor, ids) for donor, ids in prefixes.items() if len(ids) >= goal and ids[last] == wanted]
+    for donor, ids in likely:
         goal = length + _SHORTEST_COPY
         if goal >= len(needed):
             break
