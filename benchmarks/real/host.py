@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.real.replay_runner import Latency, ReplayRunner, replaying_engine
@@ -23,6 +24,7 @@ from turnwise.envs.registry import make_env
 from turnwise.learner.batch import Batch
 from turnwise.ledger import Ledger
 from turnwise.render import Render, make_render
+from turnwise.render.base import decode_many
 from turnwise.rollout import run_groups
 from turnwise.runs import Checkpoints, RunDirectory
 from turnwise.runs.store import prepare_trajectories, read_trajectories
@@ -72,7 +74,7 @@ def _play_step(
         Batch.of(played, tails=False)
     with tempfile.TemporaryDirectory() as folder:
         with ledger.spend("store"):
-            write = prepare_trajectories(Path(folder) / "step.parquet", 0, played, None, render.decode)
+            write = prepare_trajectories(Path(folder) / "step.parquet", 0, played, None, partial(decode_many, render))
         with ledger.spend("behind"):  # in training, a thread does this beside the next step
             write()
     entry = ledger.close_step()

@@ -35,6 +35,14 @@ def test_many_texts_at_once_have_the_ids_of_each(name: str) -> None:
     assert codec.encode_many([]) == []
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_many_sequences_at_once_have_the_text_of_each(name: str) -> None:
+    tokenizer, codec = CODECS[name]
+    batch = [(), tuple(codec.encode("one <|im_end|> é")), tuple(codec.encode("☃")[:1]), (len(tokenizer) - 1,)]
+    assert codec.decode_many(batch) == [codec.decode(ids) for ids in batch]
+    assert codec.decode_many([]) == []
+
+
 @given(ids=st.lists(st.integers(0, 300), max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_ids_that_no_text_has_decode_as_the_tokenizer_decodes_them(ids: list[int]) -> None:

@@ -45,3 +45,17 @@ class Render(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Ids as text, special tokens shown."""
         ...
+
+
+@runtime_checkable
+class DecodesMany(Protocol):
+    """A renderer that decodes many sequences faster than one after the other."""
+
+    def decode_many(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """As `decode` of each."""
+        ...
+
+
+def decode_many(render: Render, batch: Sequence[Sequence[int]]) -> list[str]:
+    """Each sequence as text, by the renderer's quickest way."""
+    return render.decode_many(batch) if isinstance(render, DecodesMany) else [render.decode(ids) for ids in batch]

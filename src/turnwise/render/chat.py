@@ -122,6 +122,10 @@ class ChatRender:
         """Ids as text, special tokens shown."""
         return self._codec.decode(ids)
 
+    def decode_many(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """As `decode` of each, in one call."""
+        return self._codec.decode_many(batch)
+
     def _find_written_end(self) -> int | None:
         """The token with which the template ends every turn of the assistant, if it is one token."""
         known = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}

@@ -24,6 +24,8 @@ class _Backend(Protocol):
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
+    def decode_batch(self, sequences: list[list[int]], *, skip_special_tokens: bool) -> list[str]: ...
+
 
 class TextCodec:
     """`encode` and `decode` of one tokenizer, without special tokens added and with all of them shown."""
@@ -50,6 +52,12 @@ class TextCodec:
         if self._backend is None:
             return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return self._backend.decode(list(ids), skip_special_tokens=False)
+
+    def decode_many(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """As `decode` of each, spread over the cores."""
+        if self._backend is None:
+            return [self.decode(ids) for ids in batch]
+        return self._backend.decode_batch([list(ids) for ids in batch], skip_special_tokens=False)
 
 
 def _make_sound(text: str) -> str:

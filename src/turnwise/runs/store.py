@@ -23,6 +23,7 @@ from turnwise.runs.files import replaced
 from turnwise.types import Finish, Group, Message, StopReason, Task, ToolCall, Trajectory, Turn
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
+DecodeMany: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[str]]
 Floats: TypeAlias = npt.NDArray[np.floating] | Sequence[float]
 Known: TypeAlias = Sequence[float | None]
 PerToken: TypeAlias = Mapping[str, Mapping[tuple[int, int], Floats]]
@@ -139,11 +140,12 @@ def write_trajectories(
     the other columns of `PER_TOKEN`; for a trajectory that was not trained on there is none, and null is written.
     Without `decode`, tokens are stored without their text.
     """
-    prepare_trajectories(path, step, groups, per_token, decode)()
+    one_by_one = None if decode is None else lambda batch: [decode(ids) for ids in batch]
+    prepare_trajectories(path, step, groups, per_token, one_by_one)()
 
 
 def prepare_trajectories(
-    path: Path, step: int, groups: Sequence[Group], per_token: PerToken | None, decode: Decode | None
+    path: Path, step: int, groups: Sequence[Group], per_token: PerToken | None, decode_many: DecodeMany | None
 ) -> Callable[[], None]:
     """Decodes what `write_trajectories` would write, and returns the rest of it, which may run in another thread.
 
@@ -155,7 +157,8 @@ def prepare_trajectories(
     # Each text once: a group's members read one prompt, and often the same observations.
     seen = {ids: None for one in everyone for turn in one.turns for ids in (turn.context_ids, turn.action_ids)}
     seen |= dict.fromkeys(one.tail_ids for one in everyone)
-    texts = {ids: _storable(decode(ids)) if decode else "" for ids in seen}
+    found = decode_many([*seen]) if decode_many else [""] * len(seen)
+    texts = {ids: _storable(text) for ids, text in zip(seen, found, strict=True)}
     return functools.partial(_write, path, step, groups, given, texts)
 
 

@@ -29,7 +29,7 @@ from turnwise.runs.ledger.recorder import LedgerRecorder
 from turnwise.runs.report.writer import write_report
 from turnwise.runs.retention import Retention, count_thinned
 from turnwise.runs.settings import TrajectorySettings
-from turnwise.runs.store import Decode, prepare_trajectories
+from turnwise.runs.store import DecodeMany, prepare_trajectories
 from turnwise.stability import Decision
 from turnwise.training.callbacks import Callback
 from turnwise.training.step_checks import StepChecks
@@ -52,14 +52,14 @@ class Recorder:
         env: Env,
         fleet: Fleet | None = None,
         keep: TrajectorySettings,
-        decode: Decode,
+        decode_many: DecodeMany,
         callbacks: Callback,
         checks: StepChecks | None = None,
         warnings: Sequence[Diagnosis] = (),
     ) -> None:
         """Files are made beneath the directory; `warnings` are told, and recorded, when a new run starts."""
         self._directory, self._display, self._ledger = directory, display, ledger
-        self._decode, self._callbacks, self._checks = decode, callbacks, checks
+        self._decode_many, self._callbacks, self._checks = decode_many, callbacks, checks
         self._warnings = warnings
         self._metrics = MetricsLog(directory.metrics)
         self._findings = FindingsLog(directory.path / "findings.jsonl")
@@ -243,7 +243,7 @@ class Recorder:
                 }
             per_token = {name: _by_place(places, turns) for name, turns in computed.items() if turns}
             file = self._directory.trajectory_file(stage, step)
-            write = prepare_trajectories(file, step, groups, per_token, self._decode)
+            write = prepare_trajectories(file, step, groups, per_token, self._decode_many)
 
             def write_and_thin() -> None:
                 write()

@@ -21,6 +21,7 @@ from turnwise.learner.group import LearnerGroup
 from turnwise.learner.update import Update
 from turnwise.ledger import Ledger
 from turnwise.plugins import describe_sources
+from turnwise.render.base import decode_many
 from turnwise.rollout import RolloutBatch
 from turnwise.runs import (
     Checkpoints,
@@ -131,7 +132,7 @@ def _make_recorder(
         env=parts.env,
         fleet=parts.fleet,
         keep=config.trajectories,
-        decode=parts.render.decode,
+        decode_many=partial(decode_many, parts.render),
         callbacks=callbacks,
         checks=make_step_checks(config, parts.loaded.model, parts.autocast),
         warnings=warn_of_disk(config, parts.loaded.model, directory.path),
