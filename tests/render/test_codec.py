@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from chat_families import family
@@ -33,6 +34,50 @@ def test_many_texts_at_once_have_the_ids_of_each(name: str) -> None:
     texts = ["one two", "", "\ud83d é", "<|im_end|>\n[1] Vardø: a town"]
     assert codec.encode_many(texts) == [codec.encode(text) for text in texts]
     assert codec.encode_many([]) == []
+
+
+LINES = st.lists(
+    st.sampled_from(["one two", "1", "[2] Vardø: é", " ", "\n", "\t", "'s", "<|im_end|>", "\u0301", "\xa0"])
+)
+
+
+@given(parts=LINES)
+@settings(max_examples=200, deadline=None)
+def test_a_text_has_the_ids_of_its_lines_only_where_it_may_be_cut(parts: list[str]) -> None:
+    tokenizer, codec = CODECS["smollm2"]
+    for text in ("".join(parts), "\n".join(parts)):
+        assert list(codec.encode(text)) == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_a_line_is_tokenised_once_and_those_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = TextCodec(family("smollm2"))
+    assert codec.encode("[1] Oslo\n[2] Vardø\nend") == codec.encode("[1] Oslo\n[2] Vardø\nend")
+    assert list(codec._lines) == ["[1] Oslo\n", "[2] Vardø\nend"], "after ø it is not cut"
+    monkeypatch.setattr("turnwise.render.codec._LINES_KEPT", 3)
+    codec.encode_many([str(number) for number in range(9)])
+    assert list(codec._lines) == ["6", "7", "8"]
+
+
+def test_no_text_is_cut_where_a_tokenizer_may_look_past_the_line() -> None:
+    def cuts(tokenizer: PreTrainedTokenizerFast) -> bool:
+        return TextCodec(tokenizer)._by_lines
+
+    def changed(**stages: object) -> PreTrainedTokenizerFast:
+        backend = Tokenizer.from_str(family("smollm2").backend_tokenizer.to_str())
+        for name, stage in stages.items():
+            setattr(backend, name, stage)
+        return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    assert cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([digits, byte_level])))
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)))
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.Metaspace()))
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), byte_level])))
+    assert not cuts(changed(normalizer=normalizers.NFC()))
+    greedy = changed()
+    greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
+    assert not cuts(greedy), "it takes the line's end as well"
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,12 +4,20 @@ Invariant: ids and text are exactly those of the tokenizer's own `encode` and `d
 checks that take longer than the work; a tokenizer that has methods of its own keeps them.
 """
 
+import json
+import re
+from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 from turnwise.render.template import Tokenizer
 
 _OWN_METHODS = ("encode", "_encode_plus", "decode", "_decode")
+_LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
+"""After one newline between two visible characters, which is a token of its own in GPT-2's split of text."""
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+_LINES_KEPT = 2048
 
 
 class _Encoding(Protocol):
@@ -17,8 +25,28 @@ class _Encoding(Protocol):
     def ids(self) -> list[int]: ...
 
 
+class _Stage(Protocol):
+    """What is read of a tokenizer's normalizer or pre-tokenizer: its settings in JSON."""
+
+    def __getstate__(self) -> bytes: ...
+
+
+class _Model(Protocol):
+    @property
+    def dropout(self) -> float | None: ...
+
+
 class _Backend(Protocol):
     """What is called of `tokenizers.Tokenizer`."""
+
+    @property
+    def normalizer(self) -> _Stage | None: ...
+
+    @property
+    def pre_tokenizer(self) -> _Stage | None: ...
+
+    @property
+    def model(self) -> _Model: ...
 
     def encode_batch_fast(self, input: list[str], *, add_special_tokens: bool) -> list[_Encoding]: ...
 
@@ -35,6 +63,9 @@ class TextCodec:
         self._backend = _find_backend(tokenizer)
         # Its own call switches off truncation and padding, which a tokenizer's file may ask for.
         tokenizer.encode("", add_special_tokens=False)
+        self._by_lines = self._backend is not None and _splits_at_lines(tokenizer, self._backend)
+        self._lines: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        """Of late: searches show the same passages again, each on a line of its own."""
 
     def encode(self, text: str) -> tuple[int, ...]:
         if self._backend is None:
@@ -45,8 +76,19 @@ class TextCodec:
         """As `encode` of each, spread over the cores."""
         if self._backend is None:
             return [self.encode(text) for text in texts]
-        found = self._backend.encode_batch_fast(list(map(_make_sound, texts)), add_special_tokens=False)
-        return [tuple(encoding.ids) for encoding in found]
+        sound = list(map(_make_sound, texts))
+        if not self._by_lines:
+            return self._encode_whole(self._backend, sound)
+        split = [_LINE_END.split(text) for text in sound]
+        new = list(dict.fromkeys(line for lines in split for line in lines if line not in self._lines))
+        self._lines.update(zip(new, self._encode_whole(self._backend, new), strict=True))
+        found = [tuple(chain.from_iterable(map(self._lines.__getitem__, lines))) for lines in split]
+        while len(self._lines) > _LINES_KEPT:
+            self._lines.popitem(last=False)
+        return found
+
+    def _encode_whole(self, backend: _Backend, texts: list[str]) -> list[tuple[int, ...]]:
+        return [tuple(encoding.ids) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         if self._backend is None:
@@ -76,3 +118,18 @@ def _find_backend(tokenizer: Tokenizer) -> _Backend | None:
         return None
     backend: _Backend = tokenizer.backend_tokenizer
     return backend if hasattr(backend, "encode_batch_fast") else None
+
+
+def _splits_at_lines(tokenizer: Tokenizer, backend: _Backend) -> bool:
+    """Whether the ids of a text are those of its lines, end to end: of a BPE that splits text as GPT-2 does.
+
+    There no token goes past such a line's end, and what is before it changes nothing behind it.
+    """
+    if backend.normalizer is not None or backend.pre_tokenizer is None:
+        return False
+    stage = json.loads(backend.pre_tokenizer.__getstate__())
+    *before, last = stage["pretokenizers"] if stage["type"] == "Sequence" else [stage]
+    plain = _BYTE_LEVEL.items() <= last.items() and all(one["type"] == "Digits" for one in before)
+    added = tokenizer.added_tokens_decoder.values()
+    alone = not any("\n" in one.content or one.lstrip or one.rstrip or one.single_word for one in added)
+    return plain and alone and type(backend.model).__name__ == "BPE" and backend.model.dropout is None

@@ -66,6 +66,15 @@ class AddedToken(Protocol):
     @property
     def special(self) -> bool: ...
 
+    @property
+    def lstrip(self) -> bool: ...
+
+    @property
+    def rstrip(self) -> bool: ...
+
+    @property
+    def single_word(self) -> bool: ...
+
 
 class Tokenizer(Protocol):
     """What rendering needs of a tokenizer; every fast tokenizer of transformers has it."""
