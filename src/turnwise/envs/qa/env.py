@@ -39,6 +39,7 @@ from turnwise.tools.search import (
     Passage,
     SearchDownError,
     Searcher,
+    cut_text,
     open_index,
     show_hits,
 )
@@ -130,7 +131,7 @@ class SearchQA(ToolEnv):
         wanted, known = texts(task.data.get("supporting_ids")), self._passages_by_id
         if not wanted or not all(name in known for name in wanted):
             raise EnvError(f"task '{task.id}' has no supporting_ids that the corpus has: there is nothing to show")
-        return show_hits([_cut(Hit(passage=known[name], score=0.0), self._passage_chars) for name in wanted])
+        return show_hits([Hit(passage=known[name], score=0.0) for name in wanted], self._passage_chars)
 
     @functools.cached_property
     def _passages_by_id(self) -> dict[str, Passage]:
@@ -143,7 +144,6 @@ class SearchQA(ToolEnv):
         self._unanswered = 0
         self._queries: list[str] = []
         self._read: list[Hit] = []
-        """As they were shown."""
         self._is_lazy = random.Random(derive_seed(episode_seed, "lazy")).random() < self._lazy
 
     # The time is what the slowest index may take before it gives up by itself; the length is bounded by the passages'.
@@ -166,13 +166,12 @@ class SearchQA(ToolEnv):
 
     def _show(self, query: str, hits: Sequence[Hit]) -> ToolResult:
         self._searches += 1
-        shown = [_cut(hit, self._passage_chars) for hit in hits]
         self._queries.append(query)
-        self._read += shown
+        self._read += hits
         new = self._gold.take(hit.passage for hit in hits)
         earned = {FOUND_GOLD: float(new), SEARCH_COST: -1.0}
         paid = {channel: value for channel, value in earned.items() if channel in self._turnwise_process}
-        return ToolResult(content=show_hits(shown), rewards=paid)
+        return ToolResult(content=show_hits(hits, self._passage_chars), rewards=paid)
 
     async def step(self, message: Message) -> Step:
         step = await super().step(message)
@@ -214,7 +213,8 @@ class SearchQA(ToolEnv):
         )
 
     def _text_read(self) -> str:
-        return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in self._read)
+        shown = [(hit.passage.title, cut_text(hit.passage.text, self._passage_chars)) for hit in self._read]
+        return "\n".join(f"{title}\n{text}" for title, text in shown)
 
     def _expert_answer(self) -> str:
         gold = texts(self._task.data.get("answers"))[0]
@@ -269,11 +269,3 @@ def _check_gold(splits: Mapping[str, Sequence[Question]], index: Index) -> None:
     if lost := wanted - {normalise_title(passage.title) for passage in index.passages}:
         message = "%d of %d supporting titles are not in the corpus, such as '%s': no search can find these passages"
         _logger.warning(message, len(lost), len(wanted), min(lost))
-
-
-@functools.lru_cache(maxsize=4096)
-def _cut(hit: Hit, chars: int) -> Hit:
-    text = hit.passage.text
-    if len(text) <= chars:
-        return hit
-    return dataclasses.replace(hit, passage=dataclasses.replace(hit.passage, text=f"{text[:chars].rstrip()} ..."))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from turnwise.tools.search.http_index import HttpIndex
     from turnwise.tools.search.hybrid import HybridIndex
     from turnwise.tools.search.retrieval import Hit, Index, Passage, SearchDownError
-    from turnwise.tools.search.tool import SEARCH_DOWN, Searcher, open_index, search_tool, show_hits
+    from turnwise.tools.search.tool import SEARCH_DOWN, Searcher, cut_text, open_index, search_tool, show_hits
 
 __all__ = [
     "SEARCH_DOWN",
@@ -26,6 +26,7 @@ __all__ = [
     "Passage",
     "SearchDownError",
     "Searcher",
+    "cut_text",
     "open_index",
     "read_corpus",
     "search_tool",
@@ -40,6 +41,6 @@ __getattr__ = lazy_names(
         "http_index": ["HttpIndex"],
         "hybrid": ["HybridIndex"],
         "retrieval": ["Hit", "Index", "Passage", "SearchDownError"],
-        "tool": ["SEARCH_DOWN", "Searcher", "open_index", "search_tool", "show_hits"],
+        "tool": ["SEARCH_DOWN", "Searcher", "cut_text", "open_index", "search_tool", "show_hits"],
     },
 )

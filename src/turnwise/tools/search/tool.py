@@ -88,11 +88,18 @@ def search_tool(index: Index, k: int, *, max_chars: int = 4000) -> Tool:
     return dataclasses.replace(bound, timeout=searcher.max_seconds, max_chars=max_chars)
 
 
-def show_hits(hits: Sequence[Hit]) -> str:
-    """What the agent reads: `[1] Title: text` for each hit, best first."""
+def show_hits(hits: Sequence[Hit], chars: int | None = None) -> str:
+    """What the agent reads: `[1] Title: text` for each hit, best first, at most `chars` characters of each text."""
     if not hits:
         return "No passage matches this query; try other words."
-    return "\n".join(f"[{rank}] {hit.passage.title}: {hit.passage.text}" for rank, hit in enumerate(hits, 1))
+    return "\n".join(
+        f"[{rank}] {hit.passage.title}: {cut_text(hit.passage.text, chars)}" for rank, hit in enumerate(hits, 1)
+    )
+
+
+def cut_text(text: str, chars: int | None) -> str:
+    """`cut_text("Oslo is a city", 4) == "Oslo ..."`; without `chars`, the whole text."""
+    return text if chars is None or len(text) <= chars else f"{text[:chars].rstrip()} ..."
 
 
 class Searcher:
