@@ -80,12 +80,16 @@ class TextCodec:
         if not self._by_lines:
             return self._encode_whole(self._backend, sound)
         split = [_LINE_END.split(text) for text in sound]
-        new = list(dict.fromkeys(line for lines in split for line in lines if line not in self._lines))
-        self._lines.update(zip(new, self._encode_whole(self._backend, new), strict=True))
-        found = [tuple(chain.from_iterable(map(self._lines.__getitem__, lines))) for lines in split]
+        lines = dict.fromkeys(chain.from_iterable(split))
+        # Another thread may let go of what is kept, so a call takes all it needs at once.
+        known = {line: ids for line in lines if (ids := self._lines.get(line)) is not None}
+        new = [line for line in lines if line not in known]
+        encoded = dict(zip(new, self._encode_whole(self._backend, new), strict=True))
+        self._lines.update(encoded)
         while len(self._lines) > _LINES_KEPT:
             self._lines.popitem(last=False)
-        return found
+        known |= encoded
+        return [tuple(chain.from_iterable(known[line] for line in one)) for one in split]
 
     def _encode_whole(self, backend: _Backend, texts: list[str]) -> list[tuple[int, ...]]:
         return [tuple(encoding.ids) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
