@@ -28,6 +28,7 @@ from turnwise.stability.controller import Action
 from turnwise.training import checkpoint_files
 from turnwise.training import trainer as module
 from turnwise.training.cold_start import demonstrated_tasks, require_demonstrations
+from turnwise.training.hold_out import HeldOut
 from turnwise.training.interruption import StopSignal
 from turnwise.training.sampling import SynchronousRollouts
 from turnwise.training.trainer import Trainer, run_training
@@ -111,6 +112,7 @@ def make(tmp_path, monkeypatch):
             env=Signals(),
             train_tasks=Signals().tasks("train"),
             test_tasks=Signals().tasks("test"),
+            held_out=HeldOut(tasks=()),
             loaded=loaded,
             render=None,
             engine=Engine(events),
@@ -484,7 +486,8 @@ def test_demonstrations_that_cannot_be_had_are_refused_before_a_run_begins(make,
     parts = make().parts
     require_demonstrations(None, SimpleNamespace(env=Mute()))
     require_demonstrations(SFTSettings(), parts)
-    empty = SimpleNamespace(env=SimpleNamespace(has_expert=True, tasks=lambda split: []), train_tasks=[1])
+    nowhere = SimpleNamespace(has_expert=True, tasks=lambda split: [])
+    empty = SimpleNamespace(env=nowhere, train_tasks=[1], held_out=HeldOut(tasks=()))
     with pytest.raises(ConfigError, match=r"no tasks in 'extra': name another split"):
         require_demonstrations(SFTSettings(split="extra"), empty)
     with pytest.raises(EnvError, match="expert"):
