@@ -96,9 +96,9 @@ async def _play_expert(env: SearchQA, task: Task) -> tuple[float, str]:
 
 
 def _is_known(arguments: str, question: str, shown: str) -> bool:
-    """Whether a query is the question or a name that has been read, and not a guess."""
-    query = str(json.loads(arguments)["query"])
-    return query == question or mentions(f"{question}\n{shown}", query)
+    """Whether a query is the question, a name that has been read, or words that have been, and not a guess."""
+    query, known = str(json.loads(arguments)["query"]), f"{question}\n{shown}"
+    return query == question or mentions(known, query) or all(mentions(known, word) for word in query.split())
 
 
 async def _search(env: SearchQA, task: Task, queries: Sequence[str]) -> float:

@@ -20,8 +20,8 @@ SEARCH_COST = "search_cost"
 class GoldPassages:
     """The supporting passages of one question, and those that searches of this episode have returned so far."""
 
-    wanted: frozenset[str]
-    """Their ids, or their titles as `normalise_title` writes them."""
+    wanted: tuple[str, ...]
+    """Their ids, or their titles as `normalise_title` writes them; in the question's order, each once."""
     by_id: bool
     found: set[str] = field(default_factory=set)
 
@@ -33,13 +33,16 @@ class GoldPassages:
         """
         ids, titles = texts(task.data.get("supporting_ids")), texts(task.data.get("supporting_titles"))
         if ids and (by_id or not titles):
-            return cls(wanted=frozenset(ids), by_id=True)
-        return cls(wanted=frozenset(map(normalise_title, titles)), by_id=False)
+            return cls(wanted=tuple(dict.fromkeys(ids)), by_id=True)
+        return cls(wanted=tuple(dict.fromkeys(map(normalise_title, titles))), by_id=False)
+
+    def name(self, passage: Passage) -> str:
+        """What a passage is known by here: its id or its title."""
+        return passage.id if self.by_id else normalise_title(passage.title)
 
     def take(self, passages: Iterable[Passage]) -> int:
         """How many supporting passages are among these that no search had returned before."""
-        names = {passage.id if self.by_id else normalise_title(passage.title) for passage in passages}
-        new = (names & self.wanted) - self.found
+        new = {self.name(passage) for passage in passages}.intersection(self.wanted) - self.found
         self.found |= new
         return len(new)
 

@@ -10,12 +10,12 @@ import functools
 import json
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from turnwise.envs.qa.data import QuestionSet, find_corpus, join_contexts, read_splits, to_tasks
-from turnwise.envs.qa.expert import mentions, next_search
+from turnwise.envs.qa.expert import leads, mentions, next_search
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import EnvError
@@ -137,6 +137,10 @@ class SearchQA(ToolEnv):
     def _passages_by_id(self) -> dict[str, Passage]:
         return {passage.id: passage for passage in self._searcher.index.passages}
 
+    @functools.cached_property
+    def _passages_by_title(self) -> dict[str, Passage]:
+        return {normalise_title(passage.title): passage for passage in reversed(self._searcher.index.passages)}
+
     def begin(self, task: Task, episode_seed: int) -> None:
         self._task = task
         self._gold = GoldPassages.of(task, by_id=self._local)
@@ -210,10 +214,32 @@ class SearchQA(ToolEnv):
             read=self._text_read(),
             found=[hit.passage.title for hit in self._read],
             searched=self._queries,
+            follow=self._follow,
         )
 
+    def _follow(self) -> str | None:
+        """A query that leads on from the supporting passages that were read to a missing one, as a search has shown."""
+        if not isinstance(self._searcher.index, Bm25Index):  # others take too long to try many
+            return None
+        gold, question = self._gold, str(self._task.data["question"])
+        read = self._text_of(hit for hit in self._read if gold.name(hit.passage) in gold.found)
+        known = self._passages_by_id if gold.by_id else self._passages_by_title
+        for name in gold.wanted:
+            if name in gold.found or name not in known:
+                continue
+            for query in leads(question, read, f"{known[name].title}\n{known[name].text}"):
+                if query not in self._queries and self._shows(query, name):
+                    return query
+        return None
+
+    def _shows(self, query: str, name: str) -> bool:
+        return name in (self._gold.name(hit.passage) for hit in self._searcher.find_now(query))
+
     def _text_read(self) -> str:
-        shown = [(hit.passage.title, cut_text(hit.passage.text, self._passage_chars)) for hit in self._read]
+        return self._text_of(self._read)
+
+    def _text_of(self, hits: Iterable[Hit]) -> str:
+        shown = [(hit.passage.title, cut_text(hit.passage.text, self._passage_chars)) for hit in hits]
         return "\n".join(f"{title}\n{text}" for title, text in shown)
 
     def _expert_answer(self) -> str:
