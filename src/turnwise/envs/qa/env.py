@@ -219,7 +219,7 @@ class SearchQA(ToolEnv):
 
     def _follow(self) -> str | None:
         """A query that leads on from the supporting passages that were read to a missing one, as a search has shown."""
-        if not isinstance(self._searcher.index, Bm25Index):  # others take too long to try many
+        if not self._local:
             return None
         gold, question = self._gold, str(self._task.data["question"])
         read = self._text_of(hit for hit in self._read if gold.name(hit.passage) in gold.found)
