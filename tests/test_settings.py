@@ -180,6 +180,22 @@ def test_a_recipe_extends_another_relative_to_itself(tmp_path: Path):
     assert read_recipe(cleared)["env"] == {"name": "wiki", "args": {}}
 
 
+def test_a_recipe_extends_several_the_later_over_the_earlier(tmp_path: Path):
+    write(tmp_path, "root.yaml", "env: {name: wiki}\nsteps: 9\n")
+    write(tmp_path, "task.yaml", "extends: root.yaml\nmodel: {name: s, lora: {rank: 4}}\nrollout: {tasks: 4}\n")
+    write(tmp_path, "size.yaml", "model: {name: l}\nrollout: {temperature: 1.0}\nsteps: 7\n")
+    top = write(tmp_path, "top.yaml", "extends: [task.yaml, size.yaml]\nrollout: {tasks: 2}\n")
+    assert read_recipe(top) == {
+        "env": {"name": "wiki"},
+        "model": {"name": "l", "lora": {"rank": 4}},
+        "rollout": {"tasks": 2, "temperature": 1.0},
+        "steps": 7,
+    }
+    wrong = write(tmp_path, "wrong.yaml", "extends: [task.yaml, 3]\n")
+    with pytest.raises(ConfigError, match=r"^extends: expected the file name .*, got 3 in .*wrong\.yaml$"):
+        read_recipe(wrong)
+
+
 def test_an_error_names_the_file_that_holds_it_even_through_extends(tmp_path: Path):
     base = write(tmp_path, "base.yaml", "env: {name: wiki}\nrollout: {taks: 4, tasks: 5}\n")
     top = write(tmp_path, "top.yaml", "extends: base.yaml\nrollout: {tasks: 0}\n")
@@ -208,7 +224,10 @@ def test_recipes_that_extend_each_other_are_an_error(tmp_path: Path):
         ("- a\n- b\n", r'bad\.yaml: a recipe is a mapping of sections, not \["a", "b"\]$'),
         ("a: !!python/name:os.system\n", r"bad\.yaml:1:4: not YAML: "),
         ("a: &x [*x]\n", r"bad\.yaml: holds a value that is not plain data"),
-        ("extends: [a]\n", r"^extends: expected the file name of another recipe, got \[\"a\"\] in .*bad\.yaml$"),
+        (
+            "extends: {a: b}\n",
+            r"^extends: expected the file name of another recipe, or a list of such, got \{\"a\": \"b\"\} in",
+        ),
     ],
 )
 def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):

@@ -71,7 +71,7 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """Reads a recipe by path or name, merged over the one it `extends` (relative to itself), if any.
+    """Reads a recipe by path or name, merged over the one it `extends` (relative to itself) or, in order, several.
 
     Sections merge key by key; lists and plain values replace; an empty mapping `{}` clears what it extends.
     """
@@ -83,13 +83,15 @@ def _read_layers(path: Path, extended_by: tuple[Path, ...]) -> list[Layer]:
         chain = " -> ".join(p.name for p in (*extended_by, path))
         raise ConfigError(f"{path}: recipes extend each other in a circle ({chain}): remove one `extends`")
     data, resolved = _read_mapping(path)
-    base = data.pop("extends", None)
-    layer = Layer(str(path), data, chosen=not resolved)
-    if base is None:
-        return [layer]
-    if not isinstance(base, str):
-        raise ConfigError(f"extends: expected the file name of another recipe, got {show_value(base)} in {path}")
-    return [*_read_layers(path.parent / base, (*extended_by, path.resolve())), layer]
+    extended = data.pop("extends", None)
+    bases = extended if isinstance(extended, list) else [] if extended is None else [extended]
+    below: list[Layer] = []
+    for base in bases:
+        if not isinstance(base, str):
+            shown = f"{show_value(base)} in {path}"
+            raise ConfigError(f"extends: expected the file name of another recipe, or a list of such, got {shown}")
+        below += _read_layers(path.parent / base, (*extended_by, path.resolve()))
+    return [*below, Layer(str(path), data, chosen=not resolved)]
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, object], bool]:
