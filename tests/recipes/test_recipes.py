@@ -30,6 +30,21 @@ def test_the_recipes_that_our_own_words_name_exist():
     assert named - {path.stem for path in RECIPES} == set()
 
 
+@pytest.mark.parametrize("size", sorted((FOLDER / "sizes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_size_says_how_its_model_is_trained_and_nothing_of_the_task(size):
+    data = load_yaml(size.read_text(encoding="utf-8"), source=str(size))
+    assert set(data) == {"model", "sft", "learner"}
+    users = [path for path in RECIPES if f"sizes/{size.name}]" in path.read_text(encoding="utf-8")]
+    assert users
+    for path in users:
+        config = load_config(path)
+        assert config.sft is not None
+        assert config.model.name == data["model"]["name"]
+        assert config.learner.optimizer.lr == data["learner"]["optimizer"]["lr"]
+        assert config.sft.optimizer.lr == data["sft"]["optimizer"]["lr"]
+        assert config.sft.optimizer.schedule == "cosine", "the task's own"
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_short_and_says_what_it_is(recipe):
     lines = recipe.read_text(encoding="utf-8").splitlines()
