@@ -7,7 +7,7 @@ first. A difference between rows is taken within a task and a seed, and only ove
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.harness.benchmark import JobResults
 from benchmarks.harness.jobs import JobResult
@@ -143,8 +143,12 @@ def average_steps(row: RowResults, stage: str, name: str) -> dict[int, Estimate]
 
 
 def compare_training(row: RowResults, other: RowResults) -> tuple[float, float] | None:
-    """Mean success of the episodes sampled in training, and its difference, over the steps that both rows have."""
-    ours, theirs = (average_steps(one, "train", "rollout/success") for one in (row, other))
+    """Mean success of the episodes sampled in training, and its difference, over the seeds and steps that both have."""
+    seeds = [seed for seed in row.trained if seed in other.trained]
+    ours, theirs = (
+        average_steps(replace(one, trained={seed: one.trained[seed] for seed in seeds}), "train", "rollout/success")
+        for one in (row, other)
+    )
     steps = [step for step in ours if step in theirs]
     if not steps:
         return None

@@ -98,8 +98,9 @@ def test_what_training_took_and_how_far_it_came():
     asked_at = average_steps(found, "evaluate", "evaluate/success")
     assert {step: point.mean for step, point in asked_at.items()} == pytest.approx({0: 0.2, 2: 0.3})
     other = row(runs={20: trained(0.1, 0.2)})
-    assert compare_training(other, found) == (pytest.approx(0.15), pytest.approx(-0.2)), "over steps 1 and 2"
+    assert compare_training(other, found) == (pytest.approx(0.15), pytest.approx(-0.15)), "steps 1 and 2 of seed 20"
     assert compare_training(row(), found) is None
+    assert compare_training(row(runs={22: trained(0.1, 0.2)}), found) is None, "another seed has another cold start"
     assert sum_effort(row(runs={20: trained(sft=[500.0, 700.0])}))["trained_tokens"] == 1200
 
 
