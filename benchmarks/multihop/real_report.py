@@ -176,7 +176,7 @@ def _flatten_answers(key: str, row: RowResults, rows: Mapping[str, RowResults]) 
     flat = estimate_right(row, "greedy").flat(f"{key}/em") | estimate_right(row, "sampled").flat(f"{key}/em_sampled")
     flat[f"{key}/turns"] = read_metric(row, "greedy", "evaluate/turns")
     for kind, estimate in summarise_kinds(list(row.evaluated.values())).items():
-        flat |= estimate.flat(f"{key}/em/{kind}")
+        flat[f"{key}/em/{kind}"] = estimate.mean  # its interval is over seeds, and all others here are over questions
     masked = {one.key: one.masked for one in ABLATIONS}
     for name, other in (("less_cold_start", SFT), ("less_masked", masked.get(key, ""))):
         if other and other != key and (less := compare(row, rows[other])) is not None:

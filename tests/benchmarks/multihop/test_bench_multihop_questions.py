@@ -151,6 +151,15 @@ def test_a_report_of_which_most_is_missing():
     assert "state/grpo" not in made.about
 
 
+def test_a_kind_of_questions_has_no_interval():
+    results = {f"evaluation/tools/seed-{seed}": asked(1.0, 0.0) for seed in (20, 21)}
+    made = real_report.report([20, 21], results, STEPS, page="multihop-any")
+    assert made.results["tools/em/hops=2"] == 0.5
+    assert {name for name in made.results if name.startswith("tools/em/")} == {
+        *("tools/em/low", "tools/em/high", "tools/em/hops=2")
+    }, "that of a kind would be over seeds, and these are over questions"
+
+
 def test_a_report_of_nothing():
     made = real_report.report([20], {}, STEPS, page="multihop-any")
     assert made.parts["table"].count("not run") == 15
