@@ -12,7 +12,7 @@ from benchmarks.ablation.changes import Change, name_option, read_changes
 from benchmarks.ablation.rows import COLD_START, RECIPE, Row, make_rows
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.evaluation import leave_to_evaluation
-from benchmarks.harness.table import LEAN, name_file, override_model
+from benchmarks.harness.table import LEAN, name_file, override_model, refuse_overrides
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import MixtureSettings, make_env
 from turnwise.errors import ConfigError, TurnwiseError
@@ -165,8 +165,7 @@ def choose_comparison(scope: Scope) -> Comparison:
         raise ConfigError("bench ablation: say --recipe NAME, one with a section sft: gpu-multihop-lazy-smollm2")
     if not scope.changes and not scope.cold_changes:
         raise ConfigError("bench ablation: give at least one --change a.b=c or --cold-change a.b=c")
-    if any(override.partition("=")[0].strip() == "seed" for override in scope.overrides):
-        raise ConfigError("seed: is different for each run of a row: give --seeds")
+    refuse_overrides(scope)
     changes = read_changes(scope.changes, scope.cold_changes, taken=(COLD_START.key, RECIPE.key))
     overrides = (*scope.overrides, *override_model(scope))
     base = load_config(scope.recipe, overrides)

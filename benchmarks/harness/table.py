@@ -15,6 +15,7 @@ import torch
 from benchmarks.harness.benchmark import Benchmark, Scope
 from benchmarks.harness.jobs import Job, JobResult
 from benchmarks.harness.training import read_unfinished
+from turnwise.config import Config
 from turnwise.errors import ConfigError
 from turnwise.spelling import suggest
 
@@ -56,6 +57,24 @@ class TableBenchmark(Benchmark):
 def name_file(words: str) -> str:
     """Words as a part of a file's name: `my-recipe` of `my recipe`."""
     return re.sub(r"[^\w.-]+", "-", words)
+
+
+def refuse_overrides(scope: Scope, *keys: str) -> None:
+    """Refuses settings of the command that its rows differ in, and the seed."""
+    for key in (override.partition("=")[0].strip() for override in scope.overrides):
+        if key == "seed":
+            raise ConfigError("seed: is different for each run of a row: give --seeds")
+        if key in keys:
+            raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
+
+
+def refuse_hold_out(base: Config, name: str) -> None:
+    """For a benchmark whose rows are evaluated on the split: it would be looked at where it is to be left alone."""
+    if base.evaluate.hold_out:
+        raise ConfigError(
+            f"evaluate.hold_out: bench {name} evaluates its rows on the split '{base.evaluate.split}', and on no tasks "
+            "that are held out; bench ablation does: leave it, or set evaluate.hold_out=0"
+        )
 
 
 def override_model(scope: Scope) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
-from benchmarks.harness.table import LEAN, name_file, override_model
+from benchmarks.harness.table import LEAN, name_file, override_model, refuse_hold_out, refuse_overrides
 from benchmarks.multihop.rows import CEILINGS, ONE_SEARCH, Baseline, Method, Play
 from turnwise.config import Config, load_config
 from turnwise.envs.registry import EnvSettings, MixtureSettings, make_env
@@ -172,9 +172,7 @@ def choose_variant(scope: Scope) -> Variant:
 
 def _over_recipe(scope: Scope) -> Variant:
     recipe = scope.recipe or DEFAULT_RECIPE
-    for key in (override.partition("=")[0] for override in scope.overrides):
-        if key in _SET_BY_ROWS:
-            raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
+    refuse_overrides(scope, *_SET_BY_ROWS)
     overrides = [*scope.overrides, *override_model(scope)]
     overrides += [] if scope.data is None else [_choose_data(recipe, scope.data)]
     base = load_config(recipe, overrides)
@@ -182,6 +180,7 @@ def _over_recipe(scope: Scope) -> Variant:
         raise ConfigError(f"--recipe: {recipe} is no recipe of search_qa, whose questions the rows are asked")
     if base.sft is None:
         raise ConfigError(f"--recipe: {recipe} has no section sft, the cold start that all methods begin from")
+    refuse_hold_out(base, "multihop")
     named = Path(scope.recipe).stem.replace("multihop-", "") if scope.recipe else Path(scope.model or "").name
     short = name_file(named)
     passages = base.env.args.get("passages", 5)

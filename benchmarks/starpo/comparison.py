@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.harness.benchmark import Scope
 from benchmarks.harness.evaluation import leave_to_evaluation
-from benchmarks.harness.table import LEAN, name_file, override_model
+from benchmarks.harness.table import LEAN, name_file, override_model, refuse_hold_out, refuse_overrides
 from benchmarks.starpo.changes import GAMES, Change, change_env, changed_games
 from benchmarks.starpo.rows import Row
 from turnwise.config import Config, load_config
@@ -128,15 +128,14 @@ def choose_comparison(scope: Scope) -> Comparison:
         raise ConfigError(
             f"bench starpo: say --recipe NAME, one of {', '.join(GAMES)} with a section sft: gpu-sokoban-smollm2"
         )
-    for key in (override.partition("=")[0] for override in scope.overrides):
-        if key in _SET_BY_ROWS:
-            raise ConfigError(f"{key}: is what rows differ in: choose among them with --rows")
+    refuse_overrides(scope, *_SET_BY_ROWS)
     overrides = (*scope.overrides, *override_model(scope))
     base = load_config(scope.recipe, overrides)
     if not isinstance(base.env, EnvSettings) or base.env.name not in GAMES:
         raise ConfigError(f"--recipe: {scope.recipe} is no recipe of one of the games: {', '.join(GAMES)}")
     if base.sft is None:
         raise ConfigError(f"--recipe: {scope.recipe} has no section sft, the cold start that all rows begin from")
+    refuse_hold_out(base, "starpo")
     short = name_file(Path(scope.recipe).stem)
     return Comparison(
         name=f"starpo-{short}",

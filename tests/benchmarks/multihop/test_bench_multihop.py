@@ -142,6 +142,11 @@ def test_the_cold_starts_come_first_since_the_methods_wait_for_them(planned):
         ({"recipe": "multihop-smollm2", "data": "nowhere"}, "--data: there is no folder nowhere"),
         ({"recipe": "multihop-smollm2", "overrides": ["sft=null"]}, "has no section sft"),
         ({"recipe": "multihop-smollm2", "overrides": ["algorithm=gspo"]}, "algorithm: is what rows differ in"),
+        ({"recipe": "multihop-smollm2", "overrides": ["seed=4"]}, "seed: is different for each run of a row"),
+        (
+            {"recipe": "gpu-multihop-smollm2", "overrides": ["evaluate.hold_out=100"]},
+            "evaluate.hold_out: bench multihop evaluates its rows on the split 'dev', and on no tasks that are held",
+        ),
         ({"quick": True, "rows": ["grop"]}, "--rows: there is no 'grop' (did you mean 'grpo'?); the rows are ppo, "),
         ({"quick": True, "minutes": 0.0}, "--minutes: 0 would run nothing; give more than 0"),
         ({"model": "a/b", "data": "empty"}, "empty"),

@@ -132,6 +132,12 @@ def test_a_changed_game_has_the_tasks_of_the_one_it_changes(name):
             ["--recipe", "tiny-bandit", "stability.mode=auto"],
             "stability.mode: is what rows differ in: choose among them with --rows",
         ),
+        (["--recipe", "tiny-bandit", "seed=4"], "seed: is different for each run of a row: give --seeds"),
+        (
+            ["--recipe", "tiny-bandit", "evaluate.hold_out=4"],
+            "evaluate.hold_out: bench starpo evaluates its rows on the split 'test', and on no tasks that are held "
+            "out; bench ablation does: leave it, or set evaluate.hold_out=0",
+        ),
         (
             ["--recipe", "countdown"],
             "--recipe: countdown is no recipe of one of the games: sokoban, frozen_lake, bandit",
