@@ -90,10 +90,31 @@ class Comparison:
     """Of all rows."""
     rows: tuple[Row, ...]
     """As the page lists them."""
-    evaluation: str
-    """What rows are evaluated on, in a sentence."""
+    sets_hold_out: bool
+    """The benchmark says how many tasks are held out, since neither recipe nor command does."""
     template: str
     """The page's text where there is none yet."""
+
+    @property
+    def evaluation(self) -> str:
+        """What rows are evaluated on, in sentences."""
+        base = self.trained_config(RECIPE, 0)
+        count = base.evaluate.hold_out
+        each = " of each environment" if isinstance(base.env, MixtureSettings) else ""
+        source = "; the recipe sets none, so the number is the benchmark's own" if self.sets_hold_out else ""
+        files = [
+            row.key for row in self.rows if not row.trained and (sft := self.cold_config(row, 0).sft) and sft.chats
+        ]
+        learnt = "No step of training" if files else "No demonstration and no step of training"
+        words = (
+            f"All rows are asked the same {count} tasks{each}, split off training "
+            f"(`evaluate.hold_out={count}`{source}). {learnt} of any row had one of them, and the recipe's "
+            f"`{base.evaluate.split}` was not looked at: use it once, for what you choose."
+        )
+        if files:
+            shown = ", ".join(f"`{key}`" for key in files)
+            words += f" The demonstrations of {shown} are those of `sft.chats`, which was not searched for these tasks."
+        return words
 
     def cold_config(self, row: Row, seed: int) -> Config:
         """The config of the cold start that a row starts from, or is."""
@@ -179,23 +200,9 @@ def choose_comparison(scope: Scope) -> Comparison:
         recipe=scope.recipe,
         overrides=overrides,
         rows=make_rows(changes),
-        evaluation=_describe_evaluation(base),
+        sets_hold_out=not base.evaluate.hold_out,
         template=_TEMPLATE.format(name=short),
     )
-
-
-def _describe_evaluation(base: Config) -> str:
-    count = base.evaluate.hold_out or HOLD_OUT
-    each = " of each environment" if isinstance(base.env, MixtureSettings) else ""
-    source = "" if base.evaluate.hold_out else "; the recipe sets none, so the number is the benchmark's own"
-    words = (
-        f"All rows are asked the same {count} tasks{each}, split off training (`evaluate.hold_out={count}`{source}). "
-        "No demonstration and no step of training of any row had one of them, and the recipe's "
-        f"`{base.evaluate.split}` was not looked at: use it once, for what you choose."
-    )
-    if base.sft is not None and base.sft.chats is not None:
-        words += " The demonstrations are those of `sft.chats`, which were not searched for these tasks."
-    return words
 
 
 def _settings(row: Row) -> Sequence[str]:

@@ -238,6 +238,17 @@ def test_tasks_are_held_out_of_a_mixture_too(tmp_path, monkeypatch, recipe):
     assert "the same 6 tasks of each environment, split off training" in comparison.evaluation
 
 
+def test_demonstrations_from_a_file_are_not_said_to_be_without_the_tasks(recipe):
+    plain = "No demonstration and no step of training of any row had one of them"
+    assert plain in choose_comparison(scope(recipe, "steps=3", cold=["sft.epochs=2"])).evaluation
+    words = choose_comparison(scope(recipe, "steps=3", cold=["sft.chats=chats.jsonl"])).evaluation
+    assert plain not in words
+    assert words.endswith(
+        "The demonstrations of `sft.chats-chats.jsonl-cold-start` are those of `sft.chats`, which was not searched for "
+        "these tasks."
+    )
+
+
 def test_the_command_from_end_to_end(recipe):
     options = {"recipe": recipe, "seeds": 1, "changes": ["env.args.reverse=true"], "cold_changes": ["sft.epochs=2"]}
     code, said = run(**options, rows=["env.args.reverse-true", "recipe"])
