@@ -114,10 +114,13 @@ def _count_comparisons(rows: Sequence[Row], found: Mapping[str, RowResults]) -> 
     count = sum(bool(row.counterpart) for row in rows)
     done = [less.difference for row in rows if (less := _less_recipe(row, found)) is not None]
     clear = sum(one.low > 0 or one.high < 0 for one in done)
+    words = f"Comparisons with the recipe: {count}, of which {len(done)} could be made, {clear} of them clear of zero."
+    if not done:
+        return words
     return (
-        f"Comparisons with the recipe: {count}, of which {len(done)} could be made, {clear} of them clear of zero. "
-        f"Were no change worth anything, about 5% would be by chance: {0.05 * count:.2g} of {count} and, if they were "
-        f"independent, at least one in {1 - 0.95**count:.0%} of such tables."
+        f"{words} Were no change worth anything, 5% would be by the choice of tasks alone, {0.05 * len(done):.2g} of "
+        f"{len(done)} and, if they were independent, at least one in {1 - 0.95 ** len(done):.0%} of such tables; and "
+        "more since training itself differs from run to run, which no interval here holds."
     )
 
 

@@ -139,8 +139,8 @@ def test_a_cold_change_is_compared_with_the_recipe_and_its_cold_start_with_the_r
 def test_how_many_comparisons_there_are(made):
     assert made.parts["comparisons"] == (
         "Comparisons with the recipe: 5, of which 4 could be made, 0 of them clear of zero. Were no change worth "
-        "anything, about 5% would be by chance: 0.25 of 5 and, if they were independent, at least one in 23% of such "
-        "tables."
+        "anything, 5% would be by the choice of tasks alone, 0.2 of 4 and, if they were independent, at least one in "
+        "19% of such tables; and more since training itself differs from run to run, which no interval here holds."
     )
     rows = make_rows(read_changes(["steps=2"], [], taken=()))
     results = {"evaluation/recipe/seed-80": asked(*[0.0] * 4), "evaluation/steps-2/seed-80": asked(*[1.0] * 4)}
