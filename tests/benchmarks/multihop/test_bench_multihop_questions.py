@@ -77,6 +77,14 @@ def test_a_difference_is_within_questions():
     assert compare(row(), base) is None
 
 
+def test_a_difference_that_all_questions_have_is_not_certain():
+    right, wrong = row({20: asked(*[1.0] * 40)}), row({20: asked(*[0.0] * 40)})
+    others = wilson_interval(0, 40)[1]
+    same, lost = compare(right, right).difference, compare(wrong, right).difference
+    assert (same.mean, same.low, same.high) == (0, pytest.approx(-others), pytest.approx(others))
+    assert (lost.mean, lost.low, lost.high) == (-1, -1, pytest.approx(-1 + 2 * others))
+
+
 def test_solved_by_any_of_the_samples():
     found = estimate_solved(row({20: asked(sampled=[0.0625, 0.0, 1.0, None])}))
     assert (found.mean, found.low) == (pytest.approx(2 / 3), wilson_interval(2, 3)[0])

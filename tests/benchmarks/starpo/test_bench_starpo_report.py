@@ -122,7 +122,8 @@ def test_generalisation_is_compared_in_the_same_changed_game(made):
         "| StarPO (`starpo`)",
     ]
     difference = f"+0.333 [{1 / 3 - half:+.3f}, {1 / 3 + half:+.3f}]"
-    assert lines[3] == f"| StarPO (`starpo`) | {difference} | +0.000 [+0.000, +0.000] |"
+    others = wilson_interval(0, 4)[1]
+    assert lines[3] == f"| StarPO (`starpo`) | {difference} | +0.000 [{-others:+.3f}, {others:+.3f}] |"
     assert made.results["starpo/8x8/less_cold_start/won"] == 1.0
     assert made.results["starpo/two-boxes/less_cold_start"] == 0.0
     assert not [name for name in made.results if name.startswith("cold-start/") and "less_" in name]
