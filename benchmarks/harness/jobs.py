@@ -64,6 +64,7 @@ class JobOutcome:
     about: Mapping[str, str] = field(default_factory=dict)
     """The machine and the versions that produced the result."""
     seconds: float = 0.0
+    """Of a result, in all the pieces that it took."""
     failure: str = ""
     stopped: bool = False
     """It was stopped in time, or not begun: the same command goes on with it."""
@@ -117,16 +118,28 @@ def write_outcome(outcome: JobOutcome, root: Path) -> None:
     write_json(root / outcome.job.name / RESULT, stored)
 
 
-def prepare_folder(job: Job, root: Path) -> None:
-    """Prepares the folder of a job about to start: kept where the same job was interrupted, else emptied."""
+def prepare_folder(job: Job, root: Path) -> float:
+    """Prepares the folder of a job about to start: kept where the same job was interrupted, else emptied.
+
+    Returns the seconds of the pieces before, as `note_piece` has them.
+    """
     folder = root / job.name
     begun = next((read_json(folder / name) for name in (JOB, RESULT) if (folder / name).is_file()), None)
     if begun is None and folder.is_dir() and any(folder.iterdir()):
         raise RunError(f"{folder}: holds files that are not a job's; move them, or choose another --out")
     if begun is not None and begun.get("job") != job.identity():
         shutil.rmtree(folder)
+        begun = None
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / JOB, {"job": job.identity()})
+    before = (begun or {}).get("seconds", 0.0)
+    assert isinstance(before, int | float)
+    note_piece(job, root, seconds=before)
+    return before
+
+
+def note_piece(job: Job, root: Path, *, seconds: float) -> None:
+    """Stores that the job is begun, and the seconds of its pieces so far."""
+    write_json(root / job.name / JOB, {"job": job.identity(), "seconds": round(seconds, 3)})
 
 
 def is_begun(job: Job, root: Path) -> bool:

@@ -25,6 +25,7 @@ from benchmarks.harness.jobs import (
     JobOutcome,
     JobResult,
     folders_of,
+    note_piece,
     prepare_folder,
     read_outcome,
     write_outcome,
@@ -62,15 +63,17 @@ def run_worker(pipe: Connection, root: Path) -> None:
 
 def run_job(job: Job, root: Path) -> JobOutcome:
     """Runs one job in this process."""
-    began = time.monotonic()
+    began, before = time.monotonic(), 0.0
     try:
-        prepare_folder(job, root)
+        before = prepare_folder(job, root)
         with _redirected(root / job.name / LOG):
             result = _call(job, folders_of(job, root))
-        seconds = time.monotonic() - began
+        seconds = before + time.monotonic() - began
         write_outcome(JobOutcome(job=job, result=result, about=describe_machine(), seconds=seconds), root)
     except RunInterrupted:
-        return JobOutcome(job=job, stopped=True, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        note_piece(job, root, seconds=before + seconds)
+        return JobOutcome(job=job, stopped=True, seconds=seconds)
     except TurnwiseError as error:
         return JobOutcome(job=job, failure=" ".join(str(error).split()), seconds=time.monotonic() - began)
     except Exception as error:  # noqa: BLE001 (the boundary around a job: the others go on)

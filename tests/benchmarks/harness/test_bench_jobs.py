@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import pool
-from benchmarks.harness.jobs import JobOutcome, failures, order_jobs, read_outcome, write_outcome
+from benchmarks.harness.jobs import (
+    JobOutcome,
+    failures,
+    note_piece,
+    order_jobs,
+    prepare_folder,
+    read_outcome,
+    write_outcome,
+)
 from benchmarks.harness.pool import _needed, run_jobs
 from benchmarks.harness.worker import run_job
 from small_jobs import RecordedProgress, calls, job
@@ -96,9 +104,21 @@ def test_time_that_is_over_stops_jobs_and_loses_nothing(tmp_path: Path, monkeypa
     )
     assert {name for event, name, *_ in progress.events if event == "started"} == {"saving", "long"}
 
+    assert json.loads((tmp_path / "saving/job.json").read_text())["seconds"] > 0
     monkeypatch.undo()
     assert [run_job(one, tmp_path).result for one in (saving, long)] == [{"found": "step 3"}, {"done": True}]
     assert (calls(tmp_path, "saving"), calls(tmp_path, "long")) == (2, 2)
+
+
+def test_a_result_has_the_seconds_of_all_its_pieces(tmp_path: Path, monkeypatch):
+    one = job("saving", "save_when_stopped")
+    prepare_folder(one, tmp_path)
+    note_piece(one, tmp_path, seconds=400.0)
+    assert prepare_folder(one, tmp_path) == 400.0, "and a piece that was killed adds none"
+    (tmp_path / "saving/saved.txt").write_text("step 3")
+    assert 400.0 < run_job(one, tmp_path).seconds < 500.0
+    assert 400.0 < read_outcome(one, tmp_path).seconds < 500.0
+    assert prepare_folder(job("saving", "save_when_stopped", a=2.0), tmp_path) == 0.0, "another job"
 
 
 def test_no_job_is_begun_that_would_only_be_stopped(tmp_path: Path):
