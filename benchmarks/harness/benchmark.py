@@ -195,6 +195,8 @@ def run_benchmark(
         _print_line(console, f"The page is {publication.page}, the results are in {publication.results}.")
     elif not code:
         _print_line(console, f"{len(jobs) - len(done)} of {len(jobs)} jobs are still to do: nothing was published.")
+    if minutes is not None and code == RunInterrupted.EXIT_CODE and not any(map(_ran_now, outcomes)):
+        raise ConfigError(f"--minutes: no job was begun, since those like it took more than {minutes:g}: give more")
     return code
 
 
@@ -214,6 +216,11 @@ def _read_done(jobs: Sequence[Job], outcomes: Sequence[JobOutcome], folder: Path
     now = {outcome.job.name: outcome for outcome in outcomes if outcome.result is not None}
     found = [now.get(job.name) or read_outcome(job, folder) for job in jobs]
     return [outcome for outcome in found if outcome is not None]
+
+
+def _ran_now(outcome: JobOutcome) -> bool:
+    """Whether the job was run by this command, to its end or in part."""
+    return not outcome.kept and not (outcome.stopped and not outcome.seconds)
 
 
 def _read_results(

@@ -12,6 +12,7 @@ from benchmarks.harness.jobs import JobOutcome, order_jobs
 from benchmarks.harness.report import Report
 from benchmarks.harness.worker import run_job
 from small_jobs import job
+from turnwise.errors import ConfigError
 
 PAGE = """# Toy
 <!-- results: sums -->
@@ -109,6 +110,16 @@ def test_a_benchmark_that_time_ended_is_published_when_the_rest_is_done(project,
     monkeypatch.setattr(benchmark, "run_jobs", whole)
     assert run(seeds=2)[0] == 0
     assert "\n1.0, 2.0\n" in Path("docs/toy.md").read_text()
+
+
+def test_pieces_that_are_too_short_for_any_job_are_told(project, monkeypatch):
+    monkeypatch.setattr(
+        benchmark, "run_jobs", lambda jobs, root, **_: [JobOutcome(job=one, stopped=True) for one in jobs]
+    )
+    with pytest.raises(
+        ConfigError, match="--minutes: no job was begun, since those like it took more than 3: give more"
+    ):
+        run(seeds=2, minutes=3)
 
 
 def test_a_page_that_says_what_is_missing_is_published_whatever_is_missing(project, monkeypatch):
