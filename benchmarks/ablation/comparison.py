@@ -63,7 +63,7 @@ like with like.
 
 ## Training
 
-Mean per run. Compare updates and trained tokens before success.
+Mean per run, over the seeds that came furthest. Compare updates and trained tokens before success.
 
 <!-- results: training -->
 <!-- end -->

@@ -117,11 +117,12 @@ def read_metric(row: RowResults, section: str, name: str) -> float:
 
 def count_steps(row: RowResults, stage: str) -> int:
     """The last step, of training or SFT, of the seed that came furthest."""
-    return max((int(step) for result in row.trained.values() for step in read_values(result, stage, "step")), default=0)
+    return max((_last_step(result, stage) for result in row.trained.values()), default=0)
 
 
 def sum_effort(row: RowResults) -> dict[str, float]:
-    """What a run took, on average: episodes, optimizer steps, tokens and seconds."""
+    """What a run took: episodes, optimizer steps, tokens and seconds, on average over the seeds that came furthest."""
+    furthest = {stage: count_steps(row, stage) for stage in ("sft", "train")}
     sums = [
         {
             "episodes": _total(result, "rollout/episodes", "train"),
@@ -131,6 +132,7 @@ def sum_effort(row: RowResults) -> dict[str, float]:
             "seconds": _total(result, "ledger/wall_seconds", "sft", "train", "evaluate"),
         }
         for result in row.trained.values()
+        if all(_last_step(result, stage) == last for stage, last in furthest.items())
     ]
     return {name: statistics.fmean(one[name] for one in sums) for name in sums[0]} if sums else {}
 
@@ -165,6 +167,10 @@ def compare_training(row: RowResults, other: RowResults) -> tuple[float, float] 
         return None
     mine, its = (statistics.fmean(curve[step].mean for step in steps) for curve in (ours, theirs))
     return mine, mine - its
+
+
+def _last_step(result: JobResult, stage: str) -> int:
+    return max(map(int, read_values(result, stage, "step")), default=0)
 
 
 def _section(result: JobResult, name: str) -> Mapping[str, Json]:

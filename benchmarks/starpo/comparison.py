@@ -72,8 +72,9 @@ over seeds.
 
 ## Training
 
-Mean per run. A critic that StarPO-S brings learns alone for `stability.starpo_s.critic_warmup` updates first, and a
-filter leaves fewer tokens to train on: compare updates and trained tokens before success.
+Mean per run, over the seeds that came furthest. A critic that StarPO-S brings learns alone for
+`stability.starpo_s.critic_warmup` updates first, and a filter leaves fewer tokens to train on: compare updates and
+trained tokens before success.
 
 <!-- results: training -->
 <!-- end -->

@@ -95,12 +95,14 @@ def test_what_training_took_and_how_far_it_came():
     found = row(runs=runs)
     assert (count_steps(found, "train"), count_steps(found, "sft")) == (3, 0)
     assert sum_effort(found) == {
-        "episodes": 16.0,
-        "updates": 4.0,
-        "sampled_tokens": 200.0,
-        "trained_tokens": 2000.0,
-        "seconds": (9 + 1 + 3 + 0.5) / 2,
-    }
+        "episodes": 24.0,
+        "updates": 6.0,
+        "sampled_tokens": 300.0,
+        "trained_tokens": 3000.0,
+        "seconds": 9 + 1,
+    }, "of seed 20: the table says 3 steps, and seed 21 has one"
+    both = row(runs={20: trained(0.2, 0.4, evaluated=[(0, 0.1)]), 21: trained(0.4, 0.4)})
+    assert sum_effort(both)["seconds"] == (6 + 0.5 + 6) / 2
     curve = average_steps(found, "train", "rollout/success")
     assert {step: point.mean for step, point in curve.items()} == pytest.approx({1: 0.3, 2: 0.4, 3: 0.6})
     asked_at = average_steps(found, "evaluate", "evaluate/success")

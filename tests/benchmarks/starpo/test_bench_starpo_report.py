@@ -151,7 +151,7 @@ def test_training_and_its_picture(made):
     assert training == [
         "| cold start only | 2 (SFT) |  |  |  | 1,200 | 2 |",
         "| StarPO | 10 of 40 | 80 | 20 | 1,000 | 10,000 | 30 |",
-        "| StarPO-S on an alarm | 12 of 40 | 56 | 14 | 700 | 7,000 | 21 |",
+        "| StarPO-S on an alarm | 12 of 40 | 96 | 24 | 1,200 | 12,000 | 36 |",
     ]
     (picture,) = made.pictures
     assert [panel.title for panel in picture.panels] == [
