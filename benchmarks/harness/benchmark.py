@@ -254,7 +254,8 @@ def show_command(benchmark: Benchmark, scope: Scope) -> str:
         for word in words:
             shown = " ".join(_show_setting(setting) for setting in split_settings(word))
             command += f" {option} {shlex.quote(shown)}"
-    return " ".join([command, f"--seeds {scope.seeds}", *map(_show_setting, scope.overrides)])
+    settings = [shlex.quote(_show_setting(setting)) for setting in scope.overrides]
+    return " ".join([command, f"--seeds {scope.seeds}", *settings])
 
 
 def split_settings(word: str) -> list[str]:

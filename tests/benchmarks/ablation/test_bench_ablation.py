@@ -1,6 +1,7 @@
 """`turnwise bench ablation`: what a row starts from and sets, refusals, and the command itself."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -135,6 +136,13 @@ def test_the_published_command_shows_changes_and_no_folder(recipe, tmp_path):
         "turnwise bench ablation --recipe tiny-bandit --change 'steps=3 env.args.tasks=FOLDER' --cold-change "
         "sft.epochs=1 --seeds 1"
     )
+
+
+def test_the_published_command_can_be_typed():
+    given = ("env.args.bm25={title_weight: 3, b: 0.4}", "steps=3")
+    shown = show_command(find_benchmark("ablation"), scope("any", "steps=2", overrides=given))
+    assert shlex.split(shown)[-2:] == list(given)
+    assert shown.endswith(" steps=3")
 
 
 @pytest.mark.parametrize(
