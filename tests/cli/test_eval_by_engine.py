@@ -27,6 +27,15 @@ def test_the_model_of_a_server_plays_a_recipe(command, capsys, monkeypatch):
     assert (body["model"], headers["Authorization"]) == ("m", "Bearer k")
 
 
+def test_an_evaluation_on_tasks_held_out_of_training_says_so(command, capsys):
+    with serve(lambda body, number: says("I do not know.")) as stub:
+        asked = [*command, f"engine.url={stub.url}", "evaluate.hold_out=2"]
+        assert main(asked) == 0
+        assert json.loads(capsys.readouterr().out)["split"] == "train, held out"
+        assert main([one for one in asked if one != "--json"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("m, on tasks held out of training: success ")
+
+
 def test_the_weights_of_a_model_that_is_named_are_not_replaced_by_the_servers(command, capsys, tmp_path):
     """A chat endpoint cannot load them, so that is one line, and not the figures of another model."""
     folder = _small_model(tmp_path)
