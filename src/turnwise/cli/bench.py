@@ -31,10 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe", help="for ablation, multihop, starpo: what all rows share; for speed: measure a run by it"
     )
     parser.add_argument(
-        "--change", action="append", default=[], metavar="A.B=C", help="for ablation: settings of a row, in one word"
+        "--change",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="for ablation: a row, the recipe with this setting, or with several in quotes; once for each row",
     )
     parser.add_argument(
-        "--cold-change", action="append", default=[], metavar="A.B=C", help="likewise, and of a cold start of its own"
+        "--cold-change",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="likewise, for what acts on the cold start: the row has one of its own",
     )
     parser.add_argument(
         "--rows", type=_split, default=(), metavar="A,B", help="for ablation, multihop, starpo: rows to run now"
