@@ -42,7 +42,12 @@ COLD_START = Row(
     start="cold-start",
     about="the recipe after its demonstrations, `steps=0`",
 )
-RECIPE = Row(key="recipe", label="the recipe", start="cold-start", about="then trained, with the command's settings")
+RECIPE = Row(
+    key="recipe",
+    label="the recipe",
+    start="cold-start",
+    about="trained from that cold start, with the command's settings",
+)
 
 
 def make_rows(changes: Sequence[Change]) -> tuple[Row, ...]:
