@@ -39,6 +39,37 @@ def test_dates_without_a_dash_between_them_are_told_apart():
     assert (joined.born.text, joined.died.text) == ("October 16, 1912", "October 20, 2009")
 
 
+@pytest.mark.parametrize(
+    ("text", "born", "died", "birth_place", "death_place"),
+    [
+        ("(born 8 January 1948, Glasgow) is a Scottish director.", "8 January 1948", None, ("Glasgow",), ()),
+        ("(born 1964 Passaic, New Jersey) is an American poet.", "1964", None, ("Passaic", "Passaic, New Jersey"), ()),
+        ("(born in Al Khor, Qatar on January 15, 1959) is an Indian poet.", "January 15, 1959", None,
+         ("Al Khor", "Al Khor, Qatar"), ()),
+        ("(born November 1972) is a Scottish director. Born and raised in Aberdeen, Scotland, he left.", "1972", None,
+         ("Aberdeen", "Aberdeen, Scotland"), ()),
+        ("(born 4 May 1940) is an English singer. Born in Liverpool, Lund became known.", "4 May 1940", None,
+         ("Liverpool",), ()),
+        ("(2 March 1956 – 22 January 2014) was an Italian director born in Padua. Lund died in Rome.", "2 March 1956",
+         "22 January 2014", ("Padua",), ("Rome",)),
+        ("(1870 – 1939) was an American painter. He was born to a poor family in Tulsa, Oklahoma and died in Reno.",
+         "1870", "1939", ("Tulsa", "Tulsa, Oklahoma"), ("Reno",)),
+        ("(1870 – 1939) was an American painter. Lund died of a heart attack on May 4, 1939 in La Jolla, California.",
+         "1870", "1939", (), ("La Jolla", "La Jolla, California")),
+        ("(born 14 May 1887 in Vienna; died 27 July 1971 in Salzburg) was an Austrian conductor.", "14 May 1887",
+         "27 July 1971", ("Vienna",), ("Salzburg",)),
+        # Not plain: whose death it is, which of two days, and whether it is a death.
+        ("(1870 – 1939) was an American painter. His brother Karl died in Oslo.", "1870", "1939", (), ()),
+        ("(born 24 July 1897; disappeared 2 July 1937) was an American aviator.", "24 July 1897", None, (), ()),
+        ("(9 March 1213 – 27 or 30 October 1272) was a French duke.", None, None, (), ()),
+    ],
+)  # fmt: skip
+def test_places_are_read_beside_dates_and_in_sentences_of_their_own(text, born, died, birth_place, death_place):
+    facts = read_facts(Passage(id="p", title="Ada Lund", text=f"Ada Lund {text}"))
+    dates = [None if date is None else date.text for date in (facts.born, facts.died)]
+    assert (*dates, facts.birth_place, facts.death_place) == (born, died, birth_place, death_place)
+
+
 def test_works_and_places_are_read():
     film = facts_of("Paris Nights (film)")
     assert (film.kind, film.year, film.director, film.nationality) == ("film", 1937, "Abel Gance", "French")

@@ -160,9 +160,10 @@ def _read_person(passage: Passage, text: str) -> Facts:
     if (later := patterns.BORN_LATER.search(text)) and not birth_place and later.start() < 600:
         birth_place = _read_place(later[2])
         born = born or (read_date(later[1]) if later[1] else None)
-    if (later := patterns.DIED_LATER.search(text)) and not death_place:
-        death_place = _read_place(later[2])
-        died = died or (read_date(later[1]) if later[1] else None)
+    birth_place = birth_place or _read_birth_place(text)
+    if (later := _find_death(text, passage.title)) and not death_place:
+        death_place = _read_place(later[3])
+        died = died or (read_date(later[2]) if later[2] else None)
     if died is None and (then := patterns.DIED_THEN.search(text)):
         died = read_date(then[1])
     father, mother = _read_parents(text)
@@ -187,15 +188,38 @@ def _read_person(passage: Passage, text: str) -> Facts:
     )
 
 
+def _read_birth_place(text: str) -> tuple[str, ...]:
+    """From a sentence that opens or closes with it."""
+    if this := patterns.BORN_THIS.match(text):
+        return _read_place(this[1])
+    first = patterns.BORN_FIRST.search(text[:800])
+    if first is None:
+        return ()
+    found = _read_place(first[1])
+    # The second part of "Liverpool, Lennon became" is no region.
+    region = re.match(r"$|,| (?:in|on|to|and) ", first[1][len(found[-1]) :]) if found else None
+    return found if region else found[:1]
+
+
+def _find_death(text: str, title: str) -> re.Match[str] | None:
+    """Where it is said that the title's person died, and nobody else."""
+    names = {None, "he", "she", strip_qualifier(title).split(",")[0].split()[-1].lower()}
+    deaths = patterns.DIED_LATER.finditer(text)
+    return next((death for death in deaths if (death[1] and death[1].lower()) in names), None)
+
+
 def _read_life(text: str) -> tuple[Date | None, Date | None, tuple[str, ...], tuple[str, ...]]:
     """Birth, death and their places from the brackets behind a name."""
     for inside in re.findall(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text[:300])[:3]:
-        if born := patterns.BORN.search(inside):
-            return read_date(born[1]), None, _read_place(born[2] or ""), ()
-        if (dates := list(patterns.DATES.finditer(inside))) and len(dates) >= 2 and "reign" not in inside:
+        dates = list(patterns.DATES.finditer(inside))
+        if len(dates) >= 2 and not re.search(r"\breign|\bdisappeared\b|\bor \d", inside):
             first, second = read_date(dates[0][0]), read_date(dates[1][0])
             if first and second and 8 <= second.year - first.year <= 110:
                 return first, second, *_read_places(inside, dates[0], dates[1])
+        if born := patterns.BORN.search(inside):
+            return read_date(born[1]), None, _read_place(born[2] or ""), ()
+        if there := patterns.BORN_THERE.search(inside):
+            return read_date(there[2]), None, _read_place(there[1]), ()
     return None, None, (), ()
 
 

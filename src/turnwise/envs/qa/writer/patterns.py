@@ -14,9 +14,25 @@ _MONTH = "|".join(MONTHS)
 DATE = rf"(?:\d{{1,2}} (?:{_MONTH}),? \d{{4}}|(?:{_MONTH}) \d{{1,2}}, ?\d{{4}}|\d{{4}})"
 DATES = re.compile(DATE)
 SEPARATOR = re.compile(r"[–—]| - |- | -|-(?=\d)|†")
-BORN = re.compile(rf"\b(?:born|b\.)(?: on)?:? ({DATE})(?:,? (?:in|at) ([^;()\d]+?))?(?=[;)]| –|, died|$)")
-BORN_LATER = re.compile(rf"\bwas born (?:on ({DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
-DIED_LATER = re.compile(rf"\b(?:[Hh]e|[Ss]he) died (?:on ({DATE}),? )?(?:in|at) (?!the )([A-Z][^.;()]*)")
+_DAY = rf"(?:(?:{_MONTH}) (?=\d{{4}}))?({DATE})"
+_AT = r"(?:in|at)(?: the (?:city|town|village) of)? (?!the )([A-Z][^.;()]*)"
+BORN = re.compile(
+    rf"\b(?:born|b\.)(?: on)?:? {_DAY}(?:(?:,? (?:in|at) |,? (?=[A-Z]))([^;()\d]+?))?(?=[;)]| –|, died|$)"
+)
+BORN_THERE = re.compile(rf"\b(?:born|b\.) (?:in|at) ([A-Z][^;()\d]+?),? (?:on |in )?{_DAY}")
+"""In brackets, with the place before the date."""
+BORN_LATER = re.compile(
+    rf"\bwas born(?: and (?:raised|brought up))?(?: (?:to|into) [^.,;()]{{3,60}}?)?"
+    rf"(?: on ({DATE}),?| in \d{{4}})? {_AT}"
+)
+BORN_FIRST = re.compile(r"(?:^|(?<=[.\]\"”] ))Born(?: and (?:raised|brought up))? in (?!the )([A-Z][^.;()]*)")
+"""Opens a sentence, whose subject may follow the place: "Born in Liverpool, Lennon became involved"."""
+BORN_THIS = re.compile(r"[^.()]*\([^()]*\)[^.()]* (?:is|was) an? [^.()]*[a-z],? born in (?!the )([A-Z][^.;()]*)")
+"""Closes the first sentence: "(2 March 1956) was an Italian film director born in Padua"."""
+DIED_LATER = re.compile(
+    rf"(?:\b([Hh]e|[Ss]he|[A-Z][\w'’-]+)|\bborn [^.;]{{3,90}} and) died(?: (?:of|from) [^.,;()]{{3,40}}?)?"
+    rf"(?: on ({DATE}),?| in \d{{4}})?(?: at the age of \d+)? {_AT}"
+)
 DIED_THEN = re.compile(rf"\bdied (?:in [A-Z][\w ]+,? )?on ({DATE})")
 
 _LETTERS = r"[^\W\d_]"
