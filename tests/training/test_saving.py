@@ -1,8 +1,10 @@
 """Checkpoints written behind the run: they hold the run as it was, and what goes on from one is exact."""
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,6 +303,20 @@ def test_copies_share_what_was_shared_and_nothing_with_the_run():
     assert first.data_ptr() == second.data_ptr()
     assert copied["own"][0].data_ptr() != first.data_ptr()
     assert copied["own"][1:] == (3, "word")
+
+
+def test_a_copy_is_gone_once_it_is_let_go_without_a_garbage_collection():
+    """Collections are seldom in a run, and until the next one a copy as large as a checkpoint would stay."""
+    gc.collect()
+    gc.disable()
+    try:
+        copied = copy_to_host({"weight": torch.ones(2, 2)})
+        assert isinstance(copied, dict)
+        held = weakref.ref(copied["weight"])
+        del copied
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_tied_weights_are_written_once(tmp_path):

@@ -32,21 +32,22 @@ def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | Non
 def copy_to_host(value: object) -> object:
     """A copy of nested mappings, lists and tuples whose tensors are in the host's memory; those that share theirs
     still do, so that tied weights stay tied."""
-    copies: dict[Hashable, torch.Tensor] = {}
+    return _copy_to_host(value, {})
 
-    def copy(one: object) -> object:
-        if isinstance(one, torch.Tensor):
-            shared = (one.device, one.untyped_storage().data_ptr(), one.storage_offset(), one.shape, one.stride())
-            if (*shared, one.dtype) not in copies:
-                copies[*shared, one.dtype] = one.detach().to("cpu", copy=True)
-            return copies[*shared, one.dtype]
-        if isinstance(one, Mapping):
-            return {key: copy(inner) for key, inner in one.items()}
-        if isinstance(one, list | tuple):
-            return type(one)(map(copy, one))
-        return one
 
-    return copy(value)
+def _copy_to_host(value: object, copies: dict[Hashable, torch.Tensor]) -> object:
+    # Not within the function above: a closure that calls itself would keep all copies until a garbage collection.
+    if isinstance(value, torch.Tensor):
+        place = (value.device, value.untyped_storage().data_ptr(), value.storage_offset())
+        key = (*place, value.shape, value.stride(), value.dtype)
+        if key not in copies:
+            copies[key] = value.detach().to("cpu", copy=True)
+        return copies[key]
+    if isinstance(value, Mapping):
+        return {key: _copy_to_host(inner, copies) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copy_to_host(inner, copies) for inner in value)
+    return value
 
 
 @contextmanager
