@@ -6,9 +6,10 @@ import pytest
 
 from doctor_faults import FAULTS, examine, examine_recipe_text
 from turnwise.checks.failures import check_failures
-from turnwise.checks.tasks import check_tasks
+from turnwise.checks.tasks import MOST, check_tasks
 from turnwise.doctor.catalogue import CHECKS
 from turnwise.envs import ToolEnv
+from turnwise.envs.mixture import MixedTasks
 from turnwise.seeds import seed_of_id
 from turnwise.types import StopReason, Task, Trajectory
 
@@ -103,3 +104,13 @@ def test_a_game_of_a_mixture_is_known_by_its_seeds_beside_questions():
     assert kinds_of_tasks(mixed(0, QUESTIONS[:20]), mixed(50, QUESTIONS[20:])) == []
     (found,) = check_tasks(mixed(0, QUESTIONS[:20]), mixed(50, QUESTIONS[19:]), split="test")
     assert found.evidence["tasks in both"] == 1.0
+
+
+def test_questions_of_a_mixture_are_looked_at_behind_a_game_of_very_many_levels():
+    def mixed(first, questions):
+        games = [Task(id=str(i), seed=first + i) for i in range(MOST)]
+        asked = [Task(id=str(i), data=one) for i, one in enumerate(questions)]
+        return MixedTasks({"game": games, "qa": asked}, "train")
+
+    (found,) = check_tasks(mixed(0, QUESTIONS[:20]), mixed(MOST, QUESTIONS[15:]), split="test")
+    assert found.evidence["tasks in both"] == 5.0

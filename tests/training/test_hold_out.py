@@ -7,6 +7,7 @@ import pytest
 
 from tiny_runs import Signals, run_tiny, tiny_config
 from turnwise import Mixture
+from turnwise.checks.tasks import MOST
 from turnwise.errors import EnvError
 from turnwise.runs import read_trajectories
 from turnwise.training.build import held_out_tasks
@@ -61,6 +62,28 @@ def test_of_a_mixture_so_many_of_each():
     assert [task.env for task in held.tasks] == ["one"] * 3 + ["two"] * 3
     assert {name: len(part) for name, part in left.parts.items()} == {"one": 5, "two": 5}
     assert ids(left) == ids(tasks) - ids(held.tasks), "with their names in the mixture"
+
+
+class Game(Signals):
+    """As many levels as the checks of a task list look at, and no data."""
+
+    def tasks(self, split):
+        return [Task(id=f"{split}-{place}", seed=place) for place in range(1, MOST + 1)]
+
+
+class Questions(Signals):
+    """The same questions in every split, by other seeds."""
+
+    def tasks(self, split):
+        return [replace(task, id=f"{split}-{task.id}", seed=len(split) * 100 + task.seed) for task in QUESTIONS]
+
+
+@pytest.mark.parametrize("names", [("questions", "game"), ("game", "questions")])
+def test_questions_of_a_mixture_are_known_by_their_data_wherever_they_stand_in_it(names):
+    made = {"game": Game(), "questions": Questions()}
+    env = Mixture({name: made[name] for name in names})
+    held = hold_out(env, env.tasks("train"), 6)
+    assert len(held.leave_out(env.tasks("demonstrated")).parts["questions"]) == len(QUESTIONS) - 6
 
 
 def test_some_must_be_left_to_train_on():

@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from turnwise.checks.diagnosis import Diagnosis
+from turnwise.envs.mixture import first_tasks
 from turnwise.seeds import seed_of_id
 from turnwise.types import Task
 
 MOST = 5000
-"""Tasks of each kind that are compared: the first ones."""
+"""Tasks of each kind that are compared: the first ones, of a mixture those of each environment."""
 _MANY_TWICE = 0.5
 _OWN_DATA = 0.5
 """The share of training tasks that have data of their own where data may be what makes a task."""
@@ -74,14 +75,14 @@ def _has_own_seeds(train: Sequence[Task], held_out: Sequence[Task]) -> bool:
 
 def _by_env(tasks: Sequence[Task]) -> dict[str, list[Task]]:
     listed: dict[str, list[Task]] = {}
-    for task in _first(tasks):
+    for task in first_tasks(tasks, MOST):
         listed.setdefault(task.env, []).append(task)
     return listed
 
 
 def _contents(tasks: Sequence[Task], by_data: Set[str]) -> Counter[str]:
     """How often each content occurs; a task with no seed and no data of its own is known by its id."""
-    return Counter(content_of(task, by_data) for task in _first(tasks))
+    return Counter(content_of(task, by_data) for task in first_tasks(tasks, MOST))
 
 
 def content_of(task: Task, by_data: Set[str]) -> str:
@@ -89,10 +90,6 @@ def content_of(task: Task, by_data: Set[str]) -> str:
     if task.data and task.env in by_data:
         return _text([task.env, task.data])
     return _text([task.env, task.seed, task.data] if task.seed or task.data else [task.env, task.id])
-
-
-def _first(tasks: Sequence[Task]) -> list[Task]:
-    return [tasks[place] for place in range(min(len(tasks), MOST))]
 
 
 def _text(value: object) -> str:
