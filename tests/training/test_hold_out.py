@@ -1,5 +1,6 @@
 """Tasks split off training: the same ones in every run, and in nothing that is learnt from."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tiny_runs import Signals, run_tiny, tiny_config
 from turnwise import Mixture
 from turnwise.checks.tasks import MOST
+from turnwise.cli.main import main
 from turnwise.errors import EnvError
 from turnwise.runs import read_trajectories
 from turnwise.training.build import held_out_tasks
@@ -125,3 +127,11 @@ def test_an_evaluation_of_the_run_has_the_same_tasks_unless_others_are_given():
     played = run_evaluation(config, tasks=Signals().tasks("train")[:2])
     assert [group.task.id for group in played.groups] == ["train-0", "train-1"]
     assert {task.id.split("-")[0] for task in held_out_tasks(Signals(), tiny_config(), None)} == {"test"}, "0: none"
+
+
+def test_an_evaluation_says_that_its_tasks_are_of_training(tmp_path, capsys):
+    run = run_tiny(tmp_path / "run", steps=0, evaluate={"hold_out": 3})
+    for overrides, expected in (([], ("train", 3)), (["evaluate.hold_out=0"], ("test", 0))):
+        assert main(["eval", str(run.path), "--json", *overrides]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["split"], told["hold_out"]) == expected

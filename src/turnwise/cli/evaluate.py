@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> int:
         result = run_evaluation(config, display, agent=agent, save=options.save, answers=options.answers)
     name, asked = endpoint.model if endpoint else config.model.name, config.evaluate
     if options.json:
-        split = "train, held out" if asked.hold_out else asked.split
-        about = {"model": name, "env": config.env.name, "split": split, "temperature": asked.temperature}
-        print_line(to_json(result, {**about, "samples_per_task": asked.samples_per_task, "seed": config.seed}))
+        about = {"model": name, "env": config.env.name, "split": asked.asked_split, "hold_out": asked.hold_out}
+        decoded = {"temperature": asked.temperature, "samples_per_task": asked.samples_per_task, "seed": config.seed}
+        print_line(to_json(result, {**about, **decoded}))
     else:
         show_evaluation(Console(), f"{name}, on tasks held out of training" if asked.hold_out else name, result)
     return 0

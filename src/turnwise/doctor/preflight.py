@@ -69,7 +69,7 @@ def examine_parts(
     config: Config, parts: Components, examination: Examination, *, folder: Path, say: Say = lambda line: None
 ) -> None:
     """Runs every check that needs the parts of a run."""
-    split = config.evaluate.split
+    split = config.evaluate.asked_split
     examination.add("tasks", check_tasks(parts.train_tasks, parts.test_tasks, split=split))
     examination.add("template", check_prefix(parts.render))
     for env, own in members_of(parts.env, parts.train_tasks):

@@ -27,3 +27,8 @@ class EvaluateSettings(Decoding, Settings):
     """Evaluate every this many training steps; 0: only before and after training."""
     untrained: bool = False
     """Also evaluate the model before SFT."""
+
+    @property
+    def asked_split(self) -> str:
+        """The split that the tasks are of: those held out are of training."""
+        return "train" if self.hold_out else self.split
