@@ -5,7 +5,7 @@ import yaml
 
 from tiny_runs import SFT, Died, model_folder, run_tiny, tiny_config, tiny_data
 from turnwise.algorithms import ALGORITHMS
-from turnwise.config import Config, load_config, load_run_config
+from turnwise.config import Config, load_config, load_run_config, read_run_config
 from turnwise.credit.settings import ESTIMATORS
 from turnwise.errors import ConfigError, RunError
 from turnwise.settings import dump_settings, load_yaml, parse_settings
@@ -203,3 +203,10 @@ def test_a_plug_in_is_looked_at_before_the_run_begins(tmp_path):
         given(tmp_path, credit={"estimator": "no_such_package:mine"})
     with pytest.raises(ConfigError, match=r"credit\.estimator: 'grop' is not an estimator \(did you mean 'grpo'\?\)"):
         given(tmp_path, credit={"estimator": "grop"})
+
+
+def test_an_evaluation_of_a_run_does_not_need_its_plug_ins(tmp_path):
+    config = given(tmp_path).model_dump(mode="json")
+    config["credit"] |= {"estimator": "no_such_package:mine"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    assert read_run_config(tmp_path, ["evaluate.tasks=5"], trust=True).evaluate.tasks == 5

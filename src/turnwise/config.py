@@ -4,10 +4,10 @@ Invariant: unknown keys are errors with a suggestion, and so are settings that t
 config written into a run parses back to itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
@@ -31,6 +31,9 @@ from turnwise.runs.settings import TrajectorySettings
 from turnwise.settings import KeyPath, Recipe, Settings, add_overrides, parse_settings
 from turnwise.sources import adopt_run, claim_names, strings_of
 from turnwise.stability import AlgorithmSettings, StabilitySettings
+
+Unread: TypeAlias = tuple[KeyPath, tuple[KeyPath, ...]]
+"""A setting that nothing reads, and those that decide it."""
 
 
 class CheckpointSettings(Settings):
@@ -227,13 +230,19 @@ def _check_cluster(config: Config) -> None:
 
 
 def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> None:
-    """Refuses a setting that was given and that the chosen algorithm never reads.
+    """Refuses a setting that was given and that the chosen algorithm, or an evaluation, never reads.
 
     `ranks` are those of a `Recipe`: what an extended recipe set for the algorithm that its extension replaces is no
     mistake. Without them, every setting that was given counts.
     """
-    starpo_s = _is_given(config, ("stability", "starpo_s"), ranks)
-    for key, choosers in _find_unread(config, starpo_s=starpo_s) if config.steps else ():
+    _refuse_given(config, _find_unread_by_evaluation(config), ranks)
+    if config.steps:
+        starpo_s = _is_given(config, ("stability", "starpo_s"), ranks)
+        _refuse_given(config, _find_unread(config, starpo_s=starpo_s), ranks)
+
+
+def _refuse_given(config: Config, unread: Iterable[Unread], ranks: Mapping[KeyPath, int] | None) -> None:
+    for key, choosers in unread:
         chosen = max(_rank(chooser, ranks) for chooser in choosers)
         if _is_given(config, key, ranks) and _rank(key, ranks) >= chosen:
             value: object = config
@@ -243,7 +252,12 @@ def check_read(config: Config, ranks: Mapping[KeyPath, int] | None = None) -> No
             raise ConfigError(f"{name}: never read while {chooser} is {value}: remove it, or change {chooser}")
 
 
-def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[tuple[KeyPath, tuple[KeyPath, ...]]]:
+def _find_unread_by_evaluation(config: Config) -> Iterator[Unread]:
+    for key, chooser in _walk_unread(config.evaluate, ("evaluate",)):
+        yield key, (chooser,)
+
+
+def _find_unread(config: Config, *, starpo_s: bool) -> Iterator[Unread]:
     """Settings that nothing reads, each with those that decide it.
 
     Credit and loss are read under StarPO-S, too, if it may be enabled or a recipe has settings of it for runs that may.
@@ -300,10 +314,11 @@ def read_run_config(folder: Path, overrides: Sequence[str] = (), *, trust: bool 
     from turnwise.runs.directory import RunDirectory
 
     path = RunDirectory.open(folder).config
-    recipe = read_recipe(path)
-    own = set(strings_of(add_overrides(Config, Recipe(()), overrides)))
-    adopt_run(folder, recipe, own=own, trust=trust)
-    return parse_settings(Config, resolve_recipe(recipe, overrides), source=str(path))
+    recipe, given = read_recipe(path), add_overrides(Config, Recipe(()), overrides)
+    adopt_run(folder, recipe, own=set(strings_of(given)), trust=trust)
+    config = parse_settings(Config, resolve_recipe(recipe, overrides), source=str(path))
+    _refuse_given(config, _find_unread_by_evaluation(config), given.ranks)
+    return config
 
 
 def load_run_config(folder: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Config:

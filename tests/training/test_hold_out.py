@@ -10,7 +10,8 @@ from tiny_runs import Signals, run_tiny, tiny_config
 from turnwise import Mixture
 from turnwise.checks.tasks import MOST
 from turnwise.cli.main import main
-from turnwise.errors import EnvError
+from turnwise.config import load_run_config
+from turnwise.errors import ConfigError, EnvError
 from turnwise.runs import read_trajectories
 from turnwise.training.build import held_out_tasks
 from turnwise.training.evaluate import run_evaluation
@@ -135,3 +136,11 @@ def test_an_evaluation_says_that_its_tasks_are_of_training(tmp_path, capsys):
         assert main(["eval", str(run.path), "--json", *overrides]) == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["split"], told["hold_out"]) == expected
+
+
+@pytest.mark.parametrize("other", ["split=test", "tasks=5"])
+def test_no_other_tasks_can_be_asked_for_beside_them(tmp_path, other):
+    run = run_tiny(tmp_path / "run", steps=0, evaluate={"hold_out": 3})
+    with pytest.raises(ConfigError, match=r"^evaluate\.\w+: never read while evaluate\.hold_out is 3: remove it"):
+        load_run_config(run.path, [f"evaluate.{other}"])
+    assert load_run_config(run.path, [f"evaluate.{other}", "evaluate.hold_out=0"])

@@ -1,5 +1,7 @@
 """What is evaluated, and how."""
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from turnwise.agents.decoding import Decoding
@@ -32,3 +34,6 @@ class EvaluateSettings(Decoding, Settings):
     def asked_split(self) -> str:
         """The split that the tasks are of: those held out are of training."""
         return "train" if self.hold_out else self.split
+
+    def unread(self) -> Mapping[str, str]:
+        return dict.fromkeys(("split", "tasks"), "hold_out") if self.hold_out else {}
