@@ -34,7 +34,7 @@ def make_model(*, frozen: bool = False) -> torch.nn.Module:
         ({"steps": 11, "checkpoint": {"every": 10, "keep": 2}}, 4 + 2 * 12),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 1}}, 4 + 2 * 12),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 3}}, 4 + 4 * 12),
-        ({"steps": 0, "sft": {"demonstrations": 8}}, 12),
+        ({"steps": 0, "sft": {"demonstrations": 8}}, 12 + 4),
         ({"steps": 0, "sft": {"demonstrations": 1000}}, 3 * 12),
         ({"steps": 0, "sft": {"chats": "chats.jsonl"}, "checkpoint": {"keep": 1}}, 2 * 12),
         ({"steps": 0, "sft": {"demonstrations": 1000}, "checkpoint": {"sft_minutes": 0}}, 12),
@@ -78,8 +78,9 @@ MONITORED = {"mode": "auto", "monitor": {"calibration_steps": 2}}
             5,
         ),
         ({"steps": 0, "sft": {"demonstrations": 64}, "checkpoint": {"keep": 2, "sft_every": 1}}, 3),
+        ({"steps": 0, "sft": {"demonstrations": 8, "batch": 4}, "checkpoint": {"keep": 2, "sft_every": 1}}, 3),
     ],
-    ids=["critic", "reference", "half", "auto", "sft"],
+    ids=["critic", "reference", "half", "auto", "sft", "short sft"],
 )
 def test_no_run_takes_more_at_once_than_was_told(tmp_path, monkeypatch, settings, checkpoints):
     """Measured as each checkpoint is written: a critic's first weights, masters, and one that `auto` may go back to."""

@@ -48,14 +48,16 @@ def _start_bytes(config: Config, model: torch.nn.Module) -> float:
 
 
 def _sft_bytes(config: Config, model: torch.nn.Module) -> float:
-    """Of the checkpoints of the cold start, which are gone once training has one."""
+    """Of the checkpoints of the cold start, which are gone once training has one: they stand beside it until then."""
     if config.sft is None:
         return 0.0
     weights, masters, moments, _ = _parts(config, model)
-    saves = config.checkpoint.keep + 1 if config.checkpoint.sft_every or config.checkpoint.sft_minutes else 1
+    kept = config.checkpoint.keep if config.checkpoint.sft_every or config.checkpoint.sft_minutes else 0
+    written = kept + 1
     if config.sft.chats is None:
-        saves = min(saves, count_sft_steps(config.sft.demonstrations, config.sft))
-    return saves * (weights + masters + moments)
+        kept, written = (min(n, count_sft_steps(config.sft.demonstrations, config.sft)) for n in (kept, written))
+    one = weights + masters + moments
+    return max(written * one, kept * one + _start_bytes(config, model))
 
 
 def _parts(config: Config, model: torch.nn.Module) -> tuple[float, float, float, float]:
