@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import tempfile
 import threading
 import weakref
 from dataclasses import replace
@@ -105,6 +106,13 @@ def test_a_checkpoint_written_behind_the_run_is_the_one_written_in_place(tmp_pat
     assert not any(same_weights(weights(run, step), weights(run, step + 1)) for step in range(3)), (
         "each step moved them"
     )
+
+
+def test_no_disk_is_written_but_the_run_s_own(tmp_path, monkeypatch):
+    """A full /tmp is no reason to end a run."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    run = run_tiny(tmp_path / "run", steps=2, checkpoint={"every": 1, "async_save": True})
+    assert Checkpoints(run.path / "checkpoints").steps() == [0, 1, 2]
 
 
 def test_a_rollback_waits_for_the_checkpoint_that_it_takes(tmp_path, monkeypatch, late):

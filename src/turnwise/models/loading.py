@@ -7,7 +7,6 @@ A source that cannot be loaded is a one-line error before anything slow starts.
 import copy
 import importlib.util
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,16 +135,12 @@ def save_model(
 def copy_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Callable[[Path], None]:
     """What writes a model without adapters as it is now, as `save_model` does, whatever becomes of its weights."""
     weights = copy_to_host(model.state_dict())
-    with tempfile.TemporaryDirectory() as folder:  # a tokenizer must not be written while others use it
-        tokenizer.save_pretrained(folder)
-        files = {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    own = copy.deepcopy(tokenizer)  # it must not be written while others use it
 
     def write(folder: Path) -> None:
         with _no_progress_bars():
             model.save_pretrained(folder, state_dict=weights)
-        for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
+            own.save_pretrained(folder)
 
     return write
 
