@@ -52,6 +52,31 @@ def test_an_error_at_the_end_is_raised_unless_the_run_has_one_of_its_own():
     writer.__exit__(KeyError, KeyError(), None)
 
 
+class FailsMeanwhile(BackgroundWriter):
+    """Its thread meets an error right after the run has looked for one."""
+
+    found = None
+    meets = OSError(28, "No space left on device")
+
+    @property
+    def _error(self):
+        found = self.found
+        self.found, self.meets = found or self.meets, None
+        return found
+
+    @_error.setter
+    def _error(self, error):
+        self.found = error
+
+
+def test_an_error_that_comes_as_the_run_looks_for_one_is_raised_by_its_next_look():
+    writer = FailsMeanwhile()
+    writer.check()
+    with pytest.raises(OSError, match="No space left"):
+        writer.check()
+    writer.check()
+
+
 def test_a_run_faster_than_its_disk_waits_for_it():
     gate, done = threading.Event(), []
     with BackgroundWriter() as writer:

@@ -49,7 +49,8 @@ class Prompt(BackgroundWriter):
     """A disk so fast that it is done whenever the run looks."""
 
     def check(self):
-        self.flush()
+        self._jobs.join()
+        super().check()
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,11 @@ class BackgroundWriter:
             self._thread.join()
             self._thread = None
         if error is None:  # an error of the run itself comes first
-            self._raise()
+            self.check()
 
     def submit(self, write: Callable[[], None]) -> None:
         """Runs `write` in the thread, after those submitted before it."""
-        self._raise()
+        self.check()
         if self._thread is None:
             # A daemon: a disk that hangs must not keep a process from ending that has been told to end twice.
             self._thread = threading.Thread(target=self._work, name="turnwise-writer", daemon=True)
@@ -47,12 +47,14 @@ class BackgroundWriter:
 
     def check(self) -> None:
         """Raises the error of a write that failed; waits for none."""
-        self._raise()
+        if self._error is not None:  # None is not written over one that the thread has just met
+            error, self._error = self._error, None
+            raise error
 
     def flush(self) -> None:
         """Waits until everything submitted is written."""
         self._jobs.join()
-        self._raise()
+        self.check()
 
     def _work(self) -> None:
         while (write := self._jobs.get()) is not None:
@@ -65,8 +67,3 @@ class BackgroundWriter:
                 del write  # else what it holds, such as a copy of the model, would stay until the next one
                 self._jobs.task_done()
         self._jobs.task_done()
-
-    def _raise(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
