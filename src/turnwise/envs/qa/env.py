@@ -113,7 +113,7 @@ class SearchQA(ToolEnv):
             max_turns=max_turns,
         )
         opened = open_index(found, index, cache=cache, bm25=bm25, encoder=encoder, url=url)
-        self._searcher = Searcher(opened, passages)
+        self._searcher, self._shelf = Searcher(opened, passages), _Shelf(opened.passages)
         self._passage_chars, self._lazy, self._local = passage_chars, lazy, bool(opened.passages)
         self._turnwise_own_tools = tuple(_choose_search(item, opened) for item in self._turnwise_own_tools)
         _check_gold(splits, opened)
@@ -128,18 +128,10 @@ class SearchQA(ToolEnv):
 
     def show_supporting(self, task: Task) -> str:
         """The supporting passages of a task, as a search that found just these would show them."""
-        wanted, known = texts(task.data.get("supporting_ids")), self._passages_by_id
+        wanted, known = texts(task.data.get("supporting_ids")), self._shelf.by_id
         if not wanted or not all(name in known for name in wanted):
             raise EnvError(f"task '{task.id}' has no supporting_ids that the corpus has: there is nothing to show")
         return show_hits([Hit(passage=known[name], score=0.0) for name in wanted], self._passage_chars)
-
-    @functools.cached_property
-    def _passages_by_id(self) -> dict[str, Passage]:
-        return {passage.id: passage for passage in self._searcher.index.passages}
-
-    @functools.cached_property
-    def _passages_by_title(self) -> dict[str, Passage]:
-        return {normalise_title(passage.title): passage for passage in reversed(self._searcher.index.passages)}
 
     def begin(self, task: Task, episode_seed: int) -> None:
         self._task = task
@@ -223,7 +215,7 @@ class SearchQA(ToolEnv):
             return None
         gold, question = self._gold, str(self._task.data["question"])
         read = self._text_of(hit for hit in self._read if gold.name(hit.passage) in gold.found)
-        known = self._passages_by_id if gold.by_id else self._passages_by_title
+        known = self._shelf.by_id if gold.by_id else self._shelf.by_title
         for name in gold.wanted:
             if name in gold.found or name not in known:
                 continue
@@ -247,6 +239,22 @@ class SearchQA(ToolEnv):
         if not self._is_lazy or mentions(self._text_read(), gold) or not self._read:
             return gold
         return self._read[0].passage.title
+
+
+class _Shelf:
+    """An index's passages by id and by title, each made once for all episodes, when the first one asks."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+
+    @functools.cached_property
+    def by_id(self) -> dict[str, Passage]:
+        return {passage.id: passage for passage in self._passages}
+
+    @functools.cached_property
+    def by_title(self) -> dict[str, Passage]:
+        """As `normalise_title` writes it: of several, the first."""
+        return {normalise_title(passage.title): passage for passage in reversed(self._passages)}
 
 
 def _choose_search(item: Tool, index: Index) -> Tool:
