@@ -43,6 +43,7 @@ _RANK = (
     r"(?:\d+(?:st|nd|rd|th) )?(?:Duke|Earl|Count|King|Baron|Baronet|Lord|Marquess|Marquis|Margrave|Landgrave|Viscount|"
 )
 _RANK += r"Prince|Duchess|Countess|Queen|Princess|Elector|Lady|Electress|Marchioness)"
+CAPITALISED = _WORD
 FULL_NAME = re.compile(rf"({_NAME}(?:, {_RANK}(?: (?:{_JOIN} )*{_WORD})*)?)")
 
 DEMONYMS: Mapping[str, str] = {
@@ -66,7 +67,7 @@ DEMONYMS: Mapping[str, str] = {
     "Singaporean": "Singapore", "Nepalese": "Nepal", "Kazakhstani": "Kazakhstan", "Paraguayan": "Paraguay",
 }  # fmt: skip
 """The country of each nationality."""
-_DEMONYM = "|".join(sorted(DEMONYMS, key=len, reverse=True))
+DEMONYM = _DEMONYM = "|".join(sorted(DEMONYMS, key=len, reverse=True))
 COUNTRIES = {
     *DEMONYMS.values(), "England", "Scotland", "Wales", "Northern Ireland", "Syria", "Iraq", "Afghanistan", "Yemen",
     "Madagascar", "Tanzania", "Uganda", "Ethiopia", "Mali", "Burkina Faso", "Benin", "Togo", "Cameroon", "Cyprus",
