@@ -130,12 +130,37 @@ def test_one_command_writes_all_that_a_recipe_trains_on(folder, tmp_path, capsys
     assert {file: file.read_bytes() for file in (tmp_path / "data").iterdir()} == before
 
 
+def test_bridges_are_written_besides_and_demonstrated_where_asked_for(folder, tmp_path, capsys):
+    settings = "count: 40\nwritten_sft: 25\nwritten_rl: 5\nrl_written: 5\n"
+    (tmp_path / "plain.yaml").write_text(settings)
+    (tmp_path / "mine.yaml").write_text(f"{settings}bridges: 12\ndemonstrated_written: {{bridge: 4}}\n")
+    for name in ("plain", "mine"):
+        assert main(["questions", str(folder), str(tmp_path / name), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
+    files = {name: read(tmp_path / name / "written-sft.jsonl.gz") for name in ("plain", "mine")}
+    assert not any(one["type"] == "bridge" for one in files["plain"])
+    others = [one["question"] for one in files["mine"] if one["type"] != "bridge"]
+    assert others == [one["question"] for one in files["plain"]][: len(others)], "the others are the same"
+    assert len(others) < 25
+    shown = read(tmp_path / "mine" / "sft.jsonl.gz")
+    assert shown
+    assert {one["type"] for one in shown} == {"bridge"}
+    assert len(shown) <= 4
+    capsys.readouterr()
+    assert main(["questions", str(folder), str(tmp_path / "all.jsonl"), "--count", "10", "--bridges", "7"]) == 0
+    assert "7 bridge" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["data", "--divide", "qwen-500n"], "did you mean 'qwen-500m'?"),
         (["data", "--divide", "absent.yaml"], "there is no file 'absent.yaml'"),
-        (["data", "--divide", "qwen-500m", "--take", "0:5"], "leave out --count, --seed, --take and --explain"),
+        (
+            ["data", "--divide", "qwen-500m", "--take", "0:5"],
+            "leave out --count, --bridges, --seed, --take and --explain",
+        ),
+        (["data", "--divide", "qwen-500m", "--bridges", "5"], "leave out --count, --bridges, --seed, --take and"),
+        (["data", "--bridges", "5", "--endpoint", "http://x/v1", "--api-model", "m"], "leave them out with --endpoint"),
         (["data/sft.jsonl.gz", "--divide", "qwen-500m"], "give a folder, such as data, in place of data/sft.jsonl.gz"),
         (["data", "--divide", "wrong.yaml"], "wriiten_sft: unknown key in wrong.yaml; did you mean 'written_sft'?"),
         (
@@ -161,6 +186,10 @@ def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, capsys, options, m
     ("changes", "message"),
     [
         ({"count": 24}, "written_sft and written_rl are 25 questions and count is 24: raise count, or lower them"),
+        (
+            {"count": 14, "bridges": 9},
+            "written_sft and written_rl are 25 questions and count is 14, and bridges 9: raise count, or lower them",
+        ),
         ({"rl_written": 6}, "rl_written is 6 of the 5 questions in written_rl: lower it, or raise written_rl"),
         ({"demonstrated_written": "{comparison: -1}"}, "demonstrated_written.comparison: "),
         (

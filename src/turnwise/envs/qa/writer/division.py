@@ -32,6 +32,8 @@ class Division(Settings):
 
     count: int = Field(default=30_000, ge=1)
     """Questions that templates write, of which the two files are parts."""
+    bridges: NonNegativeInt = 0
+    """Questions of type `bridge` that are written besides, among the others."""
     written_sft: int = Field(ge=0)
     """The first so many: the file `written-sft`, of which some are demonstrated."""
     written_rl: int = Field(ge=0)
@@ -54,10 +56,11 @@ class Division(Settings):
 
     @model_validator(mode="after")
     def _check_sums(self) -> Self:
-        if self.written_sft + self.written_rl > self.count:
+        if self.written_sft + self.written_rl > self.count + self.bridges:
+            besides = f", and bridges {self.bridges}" if self.bridges else ""
             raise ValueError(
                 f"written_sft and written_rl are {self.written_sft + self.written_rl} questions and count is "
-                f"{self.count}: raise count, or lower them"
+                f"{self.count}{besides}: raise count, or lower them"
             )
         if self.rl_written > self.written_rl:
             raise ValueError(
@@ -78,7 +81,7 @@ def write_divided(source: Source, folder: Path, division: Division, *, cache: st
     sources = {question.source for question in real}
     for name in ("demonstrated_real", "needs_evidence", "in_both"):
         _require_known(name, getattr(division, name), sources, what="training question has the source")
-    written = make_new(source, count=division.count)
+    written = make_new(source, count=division.count, bridges=division.bridges)
     last = division.written_sft + division.written_rl
     written_sft, written_rl = written[: division.written_sft], written[division.written_sft : last]
     types = {question.type for question in written_sft}

@@ -1,8 +1,9 @@
 """Multi-hop questions, by templates from the facts of an encyclopedic corpus, as 2WikiMultihopQA was made.
 
 Four kinds: `compositional` (an attribute of the director of a film), `inference` (a grandfather, through the father),
-`comparison` (which of two is older), `bridge_comparison` (whose director is). Invariant: the answer follows from the
-supporting passages, which are exactly those needed, and the same seed writes the same questions.
+`comparison` (which of two is older), `bridge_comparison` (whose director is); and, where asked for, `bridge`, of
+HotpotQA and MuSiQue. Invariant: the answer follows from the supporting passages, which are exactly those needed, and
+the same seed writes the same questions, whatever others are written besides.
 """
 
 import random
@@ -12,7 +13,9 @@ from itertools import combinations, islice
 from typing import TypeAlias
 
 from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.bridges import write_bridges
 from turnwise.envs.qa.writer.facts import FactBook, Facts, strip_qualifier
+from turnwise.envs.qa.writer.links import Encyclopedia
 from turnwise.envs.qa.writer.templates import (
     ATTRIBUTES,
     DIRECTOR,
@@ -46,11 +49,18 @@ SHARES = {"compositional": 0.42, "inference": 0.03, "comparison": 0.3, "bridge_c
 
 
 def write_questions(
-    book: FactBook, *, count: int, seed: int = 0, avoid: Sequence[Question] = (), title_case: float = 0.8
+    book: FactBook,
+    *,
+    count: int,
+    seed: int = 0,
+    bridges: int = 0,
+    avoid: Sequence[Question] = (),
+    title_case: float = 0.8,
 ) -> list[Question]:
     """At most `count` questions, none with the text of one to `avoid` or with all of its supporting passages.
 
-    `title_case` is the share whose titles are written Like This, as most of 2WikiMultihopQA's are.
+    `bridges` is how many of type `bridge` are written besides, among the others; `title_case` the share of those whose
+    titles are written Like This, as most of 2WikiMultihopQA's are.
     """
     taken = {frozenset(question.supporting_ids) for question in avoid}
     asked = {normalise_answer(question.text) for question in avoid}
@@ -66,7 +76,20 @@ def write_questions(
         drafts = write(book, rng, _Titles(rng, title_case))
         kept += islice(_fresh(drafts, taken, asked), round(SHARES[kind] * count))
     random.Random(derive_seed(seed, "order")).shuffle(kept)
+    if bridges:
+        drafts = write_bridges(Encyclopedia(book), random.Random(derive_seed(seed, "bridge")))
+        more = list(islice(_fresh(drafts, taken, asked), bridges))
+        kept = _interleave(kept, more, random.Random(derive_seed(seed, "bridge order")))
     return [_with_id(question, f"{SOURCE}-{seed}-{place:05d}") for place, question in enumerate(kept)]
+
+
+def _interleave(some: list[Question], others: list[Question], rng: random.Random) -> list[Question]:
+    """The first in their order, the others shuffled in between."""
+    rng.shuffle(others)
+    turns = [True] * len(some) + [False] * len(others)
+    rng.shuffle(turns)
+    first, second = iter(some), iter(others)
+    return [next(first if turn else second) for turn in turns]
 
 
 def _fresh(drafts: Iterator[Question], taken: set[frozenset[str]], asked: set[str]) -> Iterator[Question]:
