@@ -150,6 +150,26 @@ def test_bridges_are_written_besides_and_demonstrated_where_asked_for(folder, tm
     assert "7 bridge" in capsys.readouterr().out
 
 
+def test_the_folders_own_bridges_are_explained_where_asked_for(folder, tmp_path):
+    asked = {
+        "question": "The Lamp is by the son of Otto Stemmle and which woman?",
+        "answers": ["Clara Winter"],
+        "supporting_ids": ["p1", "p4"],
+        "type": "bridge",
+    }
+    own = (folder / "train.jsonl").read_text(encoding="utf-8")
+    (folder / "train.jsonl").write_text(f"{own}\n{json.dumps(asked)}", encoding="utf-8")
+    for name, more in {"plain": "", "mine": "explain_bridges: true\n"}.items():
+        (tmp_path / f"{name}.yaml").write_text(f"count: 40\nwritten_sft: 9\nwritten_rl: 5\nrl_written: 5\n{more}")
+        assert main(["questions", str(folder), str(tmp_path / name), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
+    told = {name: read(tmp_path / name / "train-explained.jsonl.gz")[-1].get("evidence") for name in ("plain", "mine")}
+    assert told["plain"] is None
+    assert told["mine"] == (
+        "The Lamp is a 1955 West German film directed by Robert A. Stemmle. "
+        "Robert A. Stemmle was the son of Otto Stemmle and his wife Clara Winter."
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,6 +10,7 @@ from tiny_encyclopedia import CORPUS
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.bridges import MANY, MOST_OF_ALL, find_chances, write_bridges
 from turnwise.envs.qa.writer.facts import FactBook
+from turnwise.envs.qa.writer.files import Source, explain_all
 from turnwise.envs.qa.writer.links import Encyclopedia
 from turnwise.envs.qa.writer.questions import SHARES, write_questions
 from turnwise.rewards import normalise_answer
@@ -215,3 +216,30 @@ def test_who_was_dead_or_not_born_directs_nothing():
     assert ask_all(texts("3 May 1900 – 4 June 1960")) != {}
     assert ask_all(texts("3 May 1850 – 4 June 1910")) == {}
     assert ask_all(texts("3 May 1960 – 4 June 2010")) == {}
+
+
+ASKED = {
+    "the answer is stated of the second": (
+        "In what year was the firm behind Skimmer founded?", "1980",
+        "Skimmer is a 1986 computer game published by Holt Soft. Holt Soft was founded in 1980.",
+    ),
+    "the answer is the second": (
+        "Which British company published Skimmer?", "Holt Soft",
+        "Skimmer is a 1986 computer game published by Holt Soft. Holt Soft was a British software company.",
+    ),
+    "nothing that is asked stands beside the answer": ("How many died when Skimmer sank?", "1980", ""),
+    "the answer stands nowhere": ("In what year was the firm behind Skimmer founded?", "1981", ""),
+    "the first passage is not asked about": ("In what year was the firm behind Dive founded?", "1980", ""),
+    "yes or no": ("Was the firm behind Skimmer founded in 1980?", "yes", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_questions_of_a_known_answer_are_explained_in_the_passages_words(case: str):
+    text, answer, evidence = ASKED[case]
+    question = Question(text=text, answers=(answer,), supporting_ids=("Holt Soft", "Skimmer"), type="bridge")
+    source = Source(passages=[], book=book_of(GAMES), train=[question], avoid=[])
+    (explained,), summary = explain_all(source, bridges=True)
+    assert explained.evidence == evidence
+    assert summary.startswith(f"1 questions, {bool(evidence):d} with evidence; ")
+    assert explain_all(source)[0][0].evidence == "", "only where it is asked for"

@@ -34,6 +34,8 @@ class Division(Settings):
     """Questions that templates write, of which the two files are parts."""
     bridges: NonNegativeInt = 0
     """Questions of type `bridge` that are written besides, among the others."""
+    explain_bridges: bool = False
+    """The folder's own questions of this kind get evidence, too."""
     written_sft: int = Field(ge=0)
     """The first so many: the file `written-sft`, of which some are demonstrated."""
     written_rl: int = Field(ge=0)
@@ -77,7 +79,7 @@ def write_divided(source: Source, folder: Path, division: Division, *, cache: st
         target = folder / f"{name}.jsonl.gz"
         return f"{target}: {write_file(target, questions)}{more}"
 
-    real, about = explain_all(source)
+    real, about = explain_all(source, bridges=division.explain_bridges)
     sources = {question.source for question in real}
     for name in ("demonstrated_real", "needs_evidence", "in_both"):
         _require_known(name, getattr(division, name), sources, what="training question has the source")

@@ -17,6 +17,7 @@ from turnwise.envs.qa.writer.asked import Ask, ask_for_questions
 from turnwise.envs.qa.writer.evidence import explain
 from turnwise.envs.qa.writer.facts import FactBook
 from turnwise.envs.qa.writer.questions import write_questions
+from turnwise.envs.qa.writer.tracing import trace
 from turnwise.errors import EnvError
 from turnwise.rewards import normalise_answer
 from turnwise.tools.search import open_index
@@ -100,15 +101,25 @@ def write_explained(source: Source, target: Path) -> str:
     return summary
 
 
-def explain_all(source: Source) -> tuple[list[Question], str]:
-    """The folder's training questions, with evidence where facts support their answers; and how many have some."""
+def explain_all(source: Source, *, bridges: bool = False) -> tuple[list[Question], str]:
+    """The folder's training questions, with evidence where facts support their answers; and how many have some.
+
+    With `bridges`, also those that go from one passage to another in ways that no template has.
+    """
     if not source.train:
         raise EnvError("there are no training questions to explain: give a folder that has train.jsonl")
     found = [explain(question, source.book) for question in source.train]
     questions = [replace(one, evidence=evidence) for one, (_, evidence) in zip(source.train, found, strict=True)]
+    if bridges:
+        questions = [one if one.evidence else _trace(one, source.book) for one in questions]
     number = Counter(verdict for verdict, _ in found)
-    summary = f"{len(found)} questions, {number['explained']} with evidence; "
+    summary = f"{len(found)} questions, {sum(bool(one.evidence) for one in questions)} with evidence; "
     return questions, f"{summary}facts contradict the answers of {number['contradicted']}"
+
+
+def _trace(question: Question, book: FactBook) -> Question:
+    gold = [book.by_id[name] for name in question.supporting_ids if name in book.by_id]
+    return replace(question, evidence=trace(question, gold))
 
 
 def to_entry(question: Question) -> dict[str, object]:
