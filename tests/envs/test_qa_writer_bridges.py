@@ -66,6 +66,7 @@ def test_two_passages_are_asked_about_in_every_shape():
     led = "Skimmer is a 1986 computer game published by"
     assert f"{led} a British software company founded in what year?" in asked
     assert f"{led} what British software company based in Leeds?" in asked
+    assert "Which British software company based in Leeds published Skimmer?" in asked
     assert {question.supporting_titles for question in asked.values()} == {("Skimmer", "Holt Soft")}
     assert {question.answers for question in asked.values()} == {("1980",), ("Leeds",), ("Holt Soft",)}
 

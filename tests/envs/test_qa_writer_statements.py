@@ -198,6 +198,7 @@ LEADS: Mapping[str, tuple[str, str, Lead | None]] = {
     "a country": ("France", "was shown in France.", None),
     "a possessive": ("Nora Quill", "is based on Nora Quill's book.", None),
     "made by a work": ("Hotel Sea", 'is a song by "Hotel Sea".', None),
+    "made by a band of a work's name": ("Hotel Sea", 'is a sitcom by the rock band "Hotel Sea".', None),
     "one of many": (
         "Nora Quill", "works with others including Nora Quill.", Lead(words="works with others including", listed=True),
     ),

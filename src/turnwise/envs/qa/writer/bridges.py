@@ -21,7 +21,7 @@ from turnwise.rewards import normalise_answer
 
 Shape: TypeAlias = Literal["phrase", "sentence", "name"]
 """`In what year was the publisher of X founded?`, `X is a game published by a company founded in what year?` and
-`X is a game published by what company founded in 1921?`"""
+`X is a game published by what company founded in 1921?` or `What company founded in 1921 published X?`"""
 
 MOST_OF_ALL = 0.2
 """The share of all questions that one relation may have, where it has many."""
@@ -114,7 +114,7 @@ def _follow(
         for statement, value in stated[path[-1].target.id]:
             if shape is not None and (statement.ask if shape == "phrase" else statement.relative):
                 yield shape, path, statement, value
-    if link.statement is None and link.target.known_as not in _UNNAMED:
+    if (link.statement is None or link.statement.active) and link.target.known_as not in _UNNAMED:
         for statement, value in stated[link.target.id]:
             if statement.described:
                 yield "name", (link,), statement, value
@@ -156,7 +156,10 @@ def _ask(chance: Chance, encyclopedia: Encyclopedia, rng: random.Random) -> Ques
     given = " ".join([*(link.topic.name for link in chance.links), first.lead])
     if chance.shape == "name":
         described = chance.statement.described.format(value.text)
-        text = f"{name} {first.lead} {rng.choice(('what', 'which'))} {target.known_as} {described}?"
+        sought = f"{rng.choice(('what', 'which'))} {target.known_as} {described}"
+        text = (
+            f"{sought} {first.statement.active.format(name)}?" if first.statement else f"{name} {first.lead} {sought}?"
+        )
         told = f"{target.name} is {_with_article(target.known_as)} {described}."
         answers: tuple[str, ...] = (target.name,)
         secret: tuple[str, ...] = (target.name, value.text)

@@ -98,6 +98,8 @@ def read_lead(topic: Topic, target: Topic, clause: str, start: int, end: int) ->
     if found is None:
         return None
     words = found["lead"]
+    if target.kind in _WORKS and _MAKER.search(f"{words} "):
+        return None
     plain = len(words.split()) <= _MOST_WORDS and words.count(",") <= 1 and not _UNSAID.search(words)
     return Lead(words=words, listed=listed or bool(_OF_MANY.search(words))) if plain else None
 
