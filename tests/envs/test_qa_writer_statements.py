@@ -51,7 +51,7 @@ def test_only_sentences_about_the_topic_are_statements():
     topic = topic_of(
         "Holt Soft",
         "Holt Soft was a British company (see below) based in Leeds. It was founded in 1980. Its rival was founded in "
-        "1979. The company closed in 1990. Holt Soft made games. Later, the building was sold.",
+        "1979. The company closed in 1990. Holt Soft made games. The game was a success. Later, the building was sold.",
     )
     assert topic is not None
     assert topic.said == (" based in Leeds", "was founded in 1980", "closed in 1990", "made games")
@@ -151,6 +151,8 @@ UNSTATED: Mapping[str, tuple[str, str, str]] = {
     ),
     "a parent alone, who may be the mother": ("father", "Jo Berg", "Jo Berg (born 1950) is the son of Kim Berg."),
     "two marriages": ("spouse", "Jo Berg", "Jo Berg is a poet. He married Eva Holm. He later married Ida Roe."),
+    "of the lyrics": ("writer", "Low Sun", "Low Sun is a song with lyrics written by Nora Quill."),
+    "of a people": ("performer", "Low Sun", "Low Sun is a song by British-Irish band Orca."),
     "a co-founder's": ("founder", "Holt Soft", "Holt Soft is a company co-founded by Al Holt."),
     "an owner's": ("founder", "Reef Records", "Reef Records is a label founded by Holt Group's Al Holt."),
 }  # fmt: skip
@@ -177,6 +179,7 @@ TARGETS = {
     "Al Stone (drummer)": "Al Stone (born 1950) is a British drummer.",
     "Orca (band)": "Orca are a Danish rock band.",
     "Hotel Sea": "Hotel Sea is an American sitcom.",
+    "Low Sun (film)": "Low Sun is a 1950 film.",
     "Glory (1989 film)": "Glory is a 1989 American film.",
     "Leeds": "Leeds is a city in England.",
     "France": "France is a country.",
@@ -191,6 +194,10 @@ LEADS: Mapping[str, tuple[str, str, Lead | None]] = {
         "Nora Quill", "is a film starring Al Holt, Nora Quill.", Lead(words="is a film starring", listed=True),
     ),
     "quoted": ("Hotel Sea", 'is known for a role in "Hotel Sea".', Lead(words="is known for a role in", listed=False)),
+    "a film of a name that others have": (
+        "Low Sun (film)", 'is known for the film "Low Sun".', Lead(words="is known for", listed=False),
+    ),
+    "it may be the book": ("Low Sun (film)", 'is known for "Low Sun".', None),
     "a work that is not quoted": ("Hotel Sea", "stayed for a while in Hotel Sea.", None),
     "the end of a longer name": ("Glory (1989 film)", 'was in the film "Days of Glory".', None),
     "a drummer directs no film": ("Al Stone (drummer)", "is a film directed by Al Stone.", None),

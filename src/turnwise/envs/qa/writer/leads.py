@@ -133,7 +133,9 @@ def is_meant(topic: Topic, target: Topic, before: str, behind: str) -> bool:
         if called in _WORKS and called != target.kind:
             return False
         said = _says_kind(target, before) and not _PART.search(before) and not _TITLE_GOES_ON.match(behind)
-        return bool(quoted or said) and _agrees(qualifier, f"{before[-_NEAR:]} {behind[:_NEAR]}", text)
+        plain = re.fullmatch(r" \([a-z ]+\)", qualifier)
+        agrees = _agrees(qualifier, f"{before[-_NEAR:]} {behind[:_NEAR]}", text)
+        return agrees and bool(said or (quoted and not plain))
     if target.kind in ("settlement", "region") and (region := REGION.match(behind)):
         return region[0][2:] in target.opening
     if topic.name in target.facts.passage.text:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from turnwise.envs.qa.writer import patterns
 from turnwise.envs.qa.writer.statements import NAME, YEAR, Statement
 from turnwise.envs.qa.writer.topics import Topic
 
@@ -28,7 +29,8 @@ def _one(which: str) -> Callable[[Topic], tuple[str, ...]]:
     def read(topic: Topic) -> tuple[str, ...]:
         name = getattr(topic.facts, which)
         cut = name is not None and re.search(rf"{re.escape(name)}(?:[\w–/-]|,? (?:Jr|Sr))", topic.facts.passage.text)
-        return () if name is None or cut else (name,)
+        people = name is not None and all(part in patterns.DEMONYMS for part in name.split("-"))
+        return () if name is None or cut or people else (name,)
 
     return read
 

@@ -69,7 +69,7 @@ WORKS = (
     Statement(
         name="writer",
         of=("film", "episode", "song", "series"),
-        before=rf"written (?:and [a-z]+ )?by {ROLE}",
+        before=rf"(?<!narration )(?<!lyrics )(?<!music )(?<!story )written (?:and [a-z]+ )?by {ROLE}",
         to=_PERSON,
         tell="{} was written by {}.",
         ask=("Who wrote {}?",),

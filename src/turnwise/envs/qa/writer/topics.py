@@ -90,13 +90,7 @@ _OPENING_CHARS = 400
 _ABOUT_MORE = re.compile(r"^(?:List|History|Timeline|Outline) of |discography|bibliography|filmography", re.IGNORECASE)
 _ADVERB = r"(?:also |originally |first |later |currently |officially |subsequently |primarily |mainly |now |once )*"
 _PRONOUN = re.compile(rf"^(?:It|He|She|They) (?={_ADVERB}[a-z])")
-_ABOUT_IT = re.compile(
-    r"^The (?:(?:film|movie|series|show|novel|book|play|story|song|single|album|EP|game|magazine|newspaper|journal|"
-    r"band|"
-    r"group|duo|company|label|airline|channel|network|school|college|university|team|club|stadium|arena|airport|"
-    r"station|museum|building|hotel|church|village|town|city|community|county|district|river|creek|mountain|lake|"
-    r"island|park|genus|league|conference|party|organization|organisation|society|firm|episode) )(?=[a-z])"
-)
+_ABOUT_IT = re.compile(r"^The (?P<noun>[A-Za-z]+) (?=[a-z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +143,7 @@ def read_topic(facts: Facts) -> Topic | None:
     last = facts.name.split(",")[0].split()[-1]
     about = []
     for sentence in sentences[1:]:
-        found = _PRONOUN.match(sentence) or _ABOUT_IT.match(sentence)
-        end = found.end() if found else _name_ends(sentence, facts.name, last)
+        end = _subject_ends(sentence, kind, facts.name, last)
         if end:
             about.append(sentence[end:])
     return Topic(
@@ -192,8 +185,13 @@ def _words(name: str) -> list[str]:
     return [word.casefold() for word in re.findall(r"\w+", name)]
 
 
-def _name_ends(sentence: str, name: str, last: str) -> int:
-    """Where the topic's name ends that a sentence begins with; 0 where it begins with something else."""
+def _subject_ends(sentence: str, kind: str, name: str, last: str) -> int:
+    """Where the words for the topic end that a sentence begins with; 0 where it begins with something else."""
+    if found := _PRONOUN.match(sentence):
+        return found.end()
+    found = _ABOUT_IT.match(sentence)
+    if found and KIND_OF.get(found["noun"].lower()) == kind:
+        return found.end()
     for known in (name, f"The {name}", last):
         end = len(known) + 1
         if (
