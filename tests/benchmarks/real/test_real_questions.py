@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.real.__main__ import main
+from tiny_encyclopedia import CORPUS as ENCYCLOPEDIA
+from turnwise.envs.qa.writer.facts import FactBook
+from turnwise.envs.qa.writer.files import to_entry
+from turnwise.envs.qa.writer.questions import write_questions
 from turnwise.tools.search import encoders
 
 TEXTS = {
@@ -69,3 +73,21 @@ def test_ceilings_of_an_index_by_meaning(corpus, capsys, monkeypatch):
     assert ceilings(capsys, corpus, [north])["all"]["question"] == 0.0
     dense = ceilings(capsys, corpus, [north], "--index", "dense", "--encoder", "northward")
     assert (dense["index"], dense["all"]["question"]) == ("dense", 1.0)
+
+
+def test_of_held_out_questions_those_that_a_writer_who_does_not_know_them_would_ask_about(tmp_path, capsys):
+    passages = [{"id": one.id, "title": one.title, "text": one.text} for one in ENCYCLOPEDIA]
+    written = write_questions(FactBook(ENCYCLOPEDIA), count=40)
+    known = next(to_entry(one) for one in written if one.type == "compositional") | {"source": "2wiki"}
+    five = passages[:5]  # no written question has so many
+    other = {"supporting_ids": [one["id"] for one in five], "supporting_titles": [one["title"] for one in five]}
+    write(tmp_path / "corpus.jsonl.gz", passages)
+    write(tmp_path / "train.jsonl.gz", [to_entry(written[0])])
+    write(tmp_path / "dev.jsonl.gz", [known, known | other | {"id": "other", "source": "hotpot", "type": "bridge"}])
+    assert main(["reach", str(tmp_path), "--count", "40", "--bridges", "5"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["held_out"], found["reached"]) == (2, 1)
+    assert found["kinds"] == {
+        "2wiki compositional": {"held_out": 1, "reached": 1},
+        "hotpot bridge": {"held_out": 1, "reached": 0},
+    }
