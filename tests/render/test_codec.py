@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from chat_families import family
@@ -75,6 +75,12 @@ def test_no_text_is_cut_where_a_tokenizer_may_look_past_the_line() -> None:
     assert not cuts(changed(pre_tokenizer=pre_tokenizers.Metaspace()))
     assert not cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), byte_level])))
     assert not cuts(changed(normalizer=normalizers.NFC()))
+    # Qwen's own: its split takes newlines in with the punctuation before them.
+    qwen = pre_tokenizers.Split(Regex(r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s+|\S+"), behavior="isolated")
+    without_split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([qwen, without_split])))
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([qwen, byte_level])))
+    assert not cuts(changed(pre_tokenizer=pre_tokenizers.Sequence([])))
     greedy = changed()
     greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
     assert not cuts(greedy), "it takes the line's end as well"

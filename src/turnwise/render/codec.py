@@ -4,7 +4,6 @@ Invariant: ids and text are exactly those of the tokenizer's own `encode` and `d
 checks that take longer than the work; a tokenizer that has methods of its own keeps them.
 """
 
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,19 +15,12 @@ from turnwise.render.template import Tokenizer
 _OWN_METHODS = ("encode", "_encode_plus", "decode", "_decode")
 _LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
 """After one newline between two visible characters, which is a token of its own in GPT-2's split of text."""
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 _LINES_KEPT = 2048
 
 
 class _Encoding(Protocol):
     @property
     def ids(self) -> list[int]: ...
-
-
-class _Stage(Protocol):
-    """What is read of a tokenizer's normalizer or pre-tokenizer: its settings in JSON."""
-
-    def __getstate__(self) -> bytes: ...
 
 
 class _Model(Protocol):
@@ -40,10 +32,10 @@ class _Backend(Protocol):
     """What is called of `tokenizers.Tokenizer`."""
 
     @property
-    def normalizer(self) -> _Stage | None: ...
+    def normalizer(self) -> object: ...
 
     @property
-    def pre_tokenizer(self) -> _Stage | None: ...
+    def pre_tokenizer(self) -> object: ...
 
     @property
     def model(self) -> _Model: ...
@@ -129,11 +121,15 @@ def _splits_at_lines(tokenizer: Tokenizer, backend: _Backend) -> bool:
 
     There no token goes past such a line's end, and what is before it changes nothing behind it.
     """
-    if backend.normalizer is not None or backend.pre_tokenizer is None:
+    from tokenizers import pre_tokenizers as kinds
+
+    stages = [backend.pre_tokenizer]
+    if isinstance(backend.pre_tokenizer, kinds.Sequence):
+        stages = [*backend.pre_tokenizer]  # type: ignore[misc]  # it has items, of which its stub says nothing
+    last = stages.pop() if stages else None
+    if not isinstance(last, kinds.ByteLevel) or last.add_prefix_space or not last.use_regex:
         return False
-    stage = json.loads(backend.pre_tokenizer.__getstate__())
-    *before, last = stage["pretokenizers"] if stage["type"] == "Sequence" else [stage]
-    plain = _BYTE_LEVEL.items() <= last.items() and all(one["type"] == "Digits" for one in before)
+    plain = backend.normalizer is None and all(isinstance(one, kinds.Digits) for one in stages)
     added = tokenizer.added_tokens_decoder.values()
     alone = not any("\n" in one.content or one.lstrip or one.rstrip or one.single_word for one in added)
     return plain and alone and type(backend.model).__name__ == "BPE" and backend.model.dropout is None
