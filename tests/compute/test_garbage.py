@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from turnwise.compute.garbage import gc_between_steps, reduced_gc
+from turnwise.compute.garbage import gc_between_steps, reduced_gc, without_gc
 
 
 def test_what_is_there_is_left_alone_and_what_is_new_is_collected_later():
@@ -18,6 +18,19 @@ def test_what_is_there_is_left_alone_and_what_is_new_is_collected_later():
         del ring
         assert gc.collect() > 0, "it still can be"
     assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_was_made_within_is_left_alone_as_well_once_it_is_excluded():
+    with reduced_gc() as exclude:
+        frozen = gc.get_freeze_count()
+        kept, ring = [[] for _ in range(1000)], []
+        ring.append(ring)
+        del ring
+        collected = gc.get_stats()[2]["collected"]
+        exclude()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        assert gc.get_stats()[2]["collected"] > collected, "what is garbage is not kept for ever"
     assert gc.get_freeze_count() == 0
 
 
@@ -48,3 +61,39 @@ def test_a_step_is_not_interrupted_and_collected_after():
         finally:
             gc.callbacks.pop()
     assert gc.get_threshold() == usual
+
+
+def test_nothing_is_collected_during_imports():
+    kept = []
+    gc.callbacks.append(lambda phase, info: kept.append(info["generation"]))
+    try:
+        with without_gc():
+            rings = [[] for _ in range(60_000)]
+            for ring in rings:
+                ring.append(ring)
+            assert kept == []
+            made = len(rings)
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > made, "what was made is left alone"
+    finally:
+        gc.callbacks.pop()
+        gc.unfreeze()
+
+
+def test_collections_go_on_when_an_import_fails():
+    frozen = gc.get_freeze_count()
+    with pytest.raises(KeyError), without_gc():
+        raise KeyError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        with without_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.unfreeze()

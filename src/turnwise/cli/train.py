@@ -35,10 +35,11 @@ def run(options: argparse.Namespace) -> int:
         for line in show_explained(explain_recipe(options.recipe, options.overrides)):
             print_line(line)
         return 0
+    from turnwise.compute.garbage import without_gc
     from turnwise.ledger import Ledger
 
     ledger = Ledger()
-    with ledger.spend("prepare"):  # importing torch is time that the run's ledger accounts for
+    with ledger.spend("prepare"), without_gc():  # importing torch is time that the run's ledger accounts for
         from turnwise.config import load_config
 
         known = None

@@ -93,6 +93,7 @@ def run_training(
         stop = stack.enter_context(StopSignal())
         stack.enter_context(one_line_disk_error(Path(run)))
         with ledger.spend("prepare"), stop.at_once("while it prepared, with nothing to save"):
+            exclude_from_gc = stack.enter_context(reduced_gc())
             stack.enter_context(lock_run(Path(run)))
             resume = RunDirectory(Path(run)).resumes(resume)
             seed_globals(config.seed)
@@ -110,7 +111,7 @@ def run_training(
             parts = stack.enter_context(on_cluster(config, parts))
             directory = RunDirectory.create(run, dump_settings(config), resume=resume, may_differ=MAY_DIFFER)
             write_sources(directory.path, config.model_dump(mode="json"), describe_sources(config), write_text)
-            stack.enter_context(reduced_gc())
+            exclude_from_gc()
         shown = stack.enter_context(display or make_display())
         recorder = stack.enter_context(_make_recorder(config, parts, directory, shown, observers))
         with ledger.spend("prepare"):
