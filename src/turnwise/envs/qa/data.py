@@ -63,7 +63,9 @@ def read_questions(questions: QuestionSet, *, contexts: bool = True) -> list[Que
         if question.id and question.id in places:
             raise EnvError(f"{where}: the id '{question.id}' is taken by {places[question.id]}; ids must differ")
         places[question.id] = where
-        kept.append(question if contexts else replace(question, context=(), gold=()))
+        if not contexts and (question.context or question.gold):
+            question = replace(question, context=(), gold=())
+        kept.append(question)
     if left_out:
         total = len(kept) + len(left_out)
         _logger.warning("%d of %d questions are left out: %s", len(left_out), total, _first(left_out))
