@@ -56,6 +56,9 @@ def test_a_line_is_tokenised_once_and_those_kept_are_bounded(monkeypatch: pytest
     monkeypatch.setattr("turnwise.render.codec._LINES_KEPT", 3)
     codec.encode_many([str(number) for number in range(9)])
     assert list(codec._lines) == ["6", "7", "8"]
+    monkeypatch.setattr("turnwise.render.codec._LONGEST_KEPT", 4)
+    assert codec.encode("long line\nend") == (*codec.encode("long line\n"), *codec.encode("end"))
+    assert list(codec._lines) == ["7", "8", "end"], "long lines are not kept"
 
 
 def test_no_text_is_cut_where_a_tokenizer_may_look_past_the_line() -> None:

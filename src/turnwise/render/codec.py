@@ -15,7 +15,8 @@ from turnwise.render.template import Tokenizer
 _OWN_METHODS = ("encode", "_encode_plus", "decode", "_decode")
 _LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
 """After one newline between two visible characters, which is a token of its own in GPT-2's split of text."""
-_LINES_KEPT = 2048
+_LINES_KEPT, _LONGEST_KEPT = 2048, 2000
+"""How many lines, of at most how many characters: English of this size takes 28 MB."""
 
 
 class _Encoding(Protocol):
@@ -77,7 +78,7 @@ class TextCodec:
         known = {line: ids for line in lines if (ids := self._lines.get(line)) is not None}
         new = [line for line in lines if line not in known]
         encoded = dict(zip(new, self._encode_whole(self._backend, new), strict=True))
-        self._lines.update(encoded)
+        self._lines.update((line, ids) for line, ids in encoded.items() if len(line) <= _LONGEST_KEPT)
         while len(self._lines) > _LINES_KEPT:
             self._lines.popitem(last=False)
         known |= encoded
