@@ -98,18 +98,23 @@ def _play_episodes(
         asyncio.Runner(loop_factory=ledger.new_event_loop) as loop,
     ):
         agent = PolicyAgent(engine=engine, render=render, decoding=config.rollout, ledger=ledger)
-        played = loop.run(
-            run_groups(
-                agent,
-                env,
-                [group.task for group in groups],
-                group_size=len(groups[0].trajectories),
-                seed=_SEED,
-                limits=config.rollout,
-                concurrency=config.rollout.concurrency,
-                ledger=ledger,
+        played: list[Group] = []
+
+        async def play() -> None:
+            played.extend(
+                await run_groups(
+                    agent,
+                    env,
+                    [group.task for group in groups],
+                    group_size=len(groups[0].trajectories),
+                    seed=_SEED,
+                    limits=config.rollout,
+                    concurrency=config.rollout.concurrency,
+                    ledger=ledger,
+                )
             )
-        )
+
+        loop.run(play())  # without a result: asyncio's runner takes the repr of the task, and so of its result
     launches += runner.counts
     return played
 
