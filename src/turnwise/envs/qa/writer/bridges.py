@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 
 from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
+from turnwise.envs.qa.writer.drafts import draft
 from turnwise.envs.qa.writer.links import STATEMENTS, Encyclopedia, Link
 from turnwise.envs.qa.writer.statements import Statement, Value
 from turnwise.envs.qa.writer.topics import Topic
-from turnwise.rewards import normalise_answer
 
 Shape: TypeAlias = Literal["phrase", "sentence", "name"]
 """`In what year was the publisher of X founded?`, `X is a game published by a company founded in what year?` and
@@ -173,15 +173,11 @@ def _ask(chance: Chance, encyclopedia: Encyclopedia, rng: random.Random) -> Ques
             return None
     if any(mentions(given, name) for name in secret):
         return None
-    passages = [first.topic.facts.passage, *(link.target.facts.passage for link in chance.links)]
-    return Question(
-        text=text[0].upper() + text[1:],
-        answers=tuple(dict.fromkeys(answer for answer in answers if normalise_answer(answer))),
-        supporting_titles=tuple(passage.title for passage in passages),
-        supporting_ids=tuple(passage.id for passage in passages),
-        hops=len(passages),
-        source="written",
-        type="bridge",
+    return draft(
+        text[0].upper() + text[1:],
+        answers,
+        [first.topic.facts.passage, *(link.target.facts.passage for link in chance.links)],
+        kind="bridge",
         evidence=_TWO_STOPS.sub(".", " ".join([*map(tell_link, chance.links), told])),
     )
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.bridges import write_bridges
+from turnwise.envs.qa.writer.drafts import SOURCE, draft, mix
 from turnwise.envs.qa.writer.facts import FactBook, Facts, strip_qualifier
 from turnwise.envs.qa.writer.links import Encyclopedia
 from turnwise.envs.qa.writer.templates import (
@@ -35,9 +36,6 @@ from turnwise.envs.qa.writer.templates import (
 )
 from turnwise.rewards import normalise_answer
 from turnwise.seeds import derive_seed
-
-SOURCE = "written"
-"""The `source` of written questions, by which results are grouped."""
 
 Pair: TypeAlias = tuple[Facts, Facts]
 """A film and its director."""
@@ -189,19 +187,7 @@ def _write_comparisons(book: FactBook, rng: random.Random, titles: _Titles) -> I
         (1.0, _sames(films, SAME_FILM_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
         (3.0, _sames(places, SAME_PLACE, lambda one: one.state, "{} is in {}.", "country", rng, titles)),
     ]
-    yield from _mix(sources, rng)
-
-
-def _mix(sources: list[tuple[float, Iterator[Question | None]]], rng: random.Random) -> Iterator[Question]:
-    """Draws from endless sources by weight; None is a failed draw, and many in a row end it."""
-    weights = [weight for weight, _ in sources]
-    failures = 0
-    while failures < 1000:
-        (source,) = rng.choices([source for _, source in sources], weights)
-        drawn = next(source, None)
-        failures = failures + 1 if drawn is None else 0
-        if drawn is not None:
-            yield drawn
+    yield from mix(sources, rng)
 
 
 def _work_contests(word: str) -> tuple[Contest, ...]:
@@ -281,7 +267,7 @@ def _write_bridges(book: FactBook, rng: random.Random, titles: _Titles) -> Itera
         (3.0, _bridge_contests(pairs, rng, titles)),
         (1.0, _bridge_sames(pairs, rng, titles)),
     ]
-    yield from _mix(sources, rng) if len(pairs) > 1 else ()
+    yield from mix(sources, rng) if len(pairs) > 1 else ()
 
 
 def _bridge_contests(pairs: Sequence[Pair], rng: random.Random, titles: _Titles) -> Iterator[Question | None]:
@@ -343,16 +329,7 @@ def _spellings(written: str, one: Facts) -> tuple[str, ...]:
 
 
 def _question(text: str, answers: Sequence[str], supporting: Sequence[Facts], *, kind: str, evidence: str) -> Question:
-    return Question(
-        text=text,
-        answers=tuple(dict.fromkeys(answer for answer in answers if normalise_answer(answer))),
-        supporting_titles=tuple(one.passage.title for one in supporting),
-        supporting_ids=tuple(one.passage.id for one in supporting),
-        hops=len(supporting),
-        source=SOURCE,
-        type=kind,
-        evidence=evidence,
-    )
+    return draft(text, answers, [one.passage for one in supporting], kind=kind, evidence=evidence)
 
 
 def _with_id(question: Question, name: str) -> Question:
