@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 from turnwise.cli.main import main
-from turnwise.config import Config, load_config
+from turnwise.config import Config, load_config, load_run_config
 from turnwise.envs.registry import MixtureSettings
 
 COMMANDS = ("turnwise", "make", "pip", "python", "python3", "pytest", "torchrun", "docker", "cd", "source", "ray")
@@ -212,9 +212,12 @@ def small_sizes(words: Sequence[str]) -> list[str]:
     given = [word for before, word in pairwise(words[1:]) if before != "--chaos"]
     overrides = [word for word in given if "=" in word and not word.startswith("-")]
     if words[0] == "eval" and Path(words[1]).is_dir():
-        return ["evaluate.tasks=2", "evaluate.samples_per_task=2"] if "--json" in words else ["evaluate.tasks=2"]
+        held_out = load_run_config(words[1], overrides).evaluate.hold_out  # as few as the training before left out
+        tasks = [] if held_out else ["evaluate.tasks=2"]
+        return [*tasks, "evaluate.samples_per_task=2"] if "--json" in words else tasks
     config: Config = load_config(words[1], overrides)
-    sizes = ["model.name=small", f"model.small={SMALL_MODEL}", "model.autocast=false", "evaluate.tasks=2"]
+    tasks = ["evaluate.hold_out=2"] if config.evaluate.hold_out else ["evaluate.tasks=2"]
+    sizes = ["model.name=small", f"model.small={SMALL_MODEL}", "model.autocast=false", *tasks]
     sizes += ["rollout.groups_per_step=2", "rollout.group_size=2", "rollout.turn_tokens=16", "engine.slots=4"]
     if config.sft is not None:
         sizes += ["sft.demonstrations=4"]
