@@ -58,6 +58,7 @@ def _make_parser() -> argparse.ArgumentParser:
     reach.add_argument("folder", type=Path, help="a folder with a corpus and questions")
     reach.add_argument("--count", type=int, default=30000, metavar="N", help="questions to write (default: 30000)")
     reach.add_argument("--bridges", type=int, default=0, metavar="N", help="of type bridge, besides (default: 0)")
+    reach.add_argument("--contrasts", type=int, default=0, metavar="N", help="of type contrast, besides (default: 0)")
     ceilings = commands.add_parser("ceilings", help="share of questions whose supporting passages search can reach")
     ceilings.add_argument("questions", type=Path)
     ceilings.add_argument("corpus", type=Path)
@@ -115,7 +116,7 @@ def _measure(options: argparse.Namespace) -> dict[str, object]:
     if options.command == "reach":
         from benchmarks.real.reach import measure_reach
 
-        return measure_reach(options.folder, options.count, options.bridges)
+        return measure_reach(options.folder, options.count, options.bridges, options.contrasts)
     from benchmarks.real.answers import compare_answers, measure_overlap, read_answers, read_supporting
 
     answers = read_answers(options.before, options.after)

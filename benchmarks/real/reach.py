@@ -10,10 +10,10 @@ from turnwise.envs.qa.writer.files import read_source
 from turnwise.envs.qa.writer.questions import write_questions
 
 
-def measure_reach(folder: Path, count: int, bridges: int = 0) -> dict[str, object]:
+def measure_reach(folder: Path, count: int, bridges: int = 0, contrasts: int = 0) -> dict[str, object]:
     """Of a folder's held-out questions, by source and type, those whose passages are all in one written question."""
     source = read_source(folder)
-    written = write_questions(source.book, count=count, bridges=bridges)
+    written = write_questions(source.book, count=count, bridges=bridges, contrasts=contrasts)
     by_passage: dict[str, list[frozenset[str]]] = {}
     for one in written:
         for name in one.supporting_ids:

@@ -177,9 +177,10 @@ def test_the_folders_own_bridges_are_explained_where_asked_for(folder, tmp_path)
         (["data", "--divide", "absent.yaml"], "there is no file 'absent.yaml'"),
         (
             ["data", "--divide", "qwen-500m", "--take", "0:5"],
-            "leave out --count, --bridges, --seed, --take and --explain",
+            "leave out --count, --bridges, --contrasts, --seed, --take and --explain",
         ),
-        (["data", "--divide", "qwen-500m", "--bridges", "5"], "leave out --count, --bridges, --seed, --take and"),
+        (["data", "--divide", "qwen-500m", "--bridges", "5"], "leave out --count, --bridges, --contrasts, --seed,"),
+        (["data", "--divide", "qwen-500m", "--contrasts", "5"], "leave out --count, --bridges, --contrasts, --seed,"),
         (["data", "--bridges", "5", "--endpoint", "http://x/v1", "--api-model", "m"], "leave them out with --endpoint"),
         (["data/sft.jsonl.gz", "--divide", "qwen-500m"], "give a folder, such as data, in place of data/sft.jsonl.gz"),
         (["data", "--divide", "wrong.yaml"], "wriiten_sft: unknown key in wrong.yaml; did you mean 'written_sft'?"),

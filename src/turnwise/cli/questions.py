@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bridges", type=int, metavar="N", help="at most N more, in the shapes of HotpotQA's and MuSiQue's questions"
     )
+    parser.add_argument(
+        "--contrasts", type=int, metavar="N", help="at most N more, in the shapes of HotpotQA's comparisons"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
     parser.add_argument("--take", metavar="FIRST:LAST", help="only a part of them, such as 0:5000")
     parser.add_argument(
@@ -58,10 +61,10 @@ def run(options: argparse.Namespace) -> int:
     take = _read_slice(options.take)
     endpoint = read_endpoint(options.endpoint, options.api_model, key_env=options.key_env, settings=options.api)
     if endpoint is not None:
-        if options.explain or options.take or options.divide or options.bridges:
+        if options.explain or options.take or options.divide or options.bridges or options.contrasts:
             raise ConfigError(
-                "--explain, --take, --divide and --bridges are about questions by templates: leave them out with "
-                "--endpoint"
+                "--explain, --take, --divide, --bridges and --contrasts are about questions by templates: leave them "
+                "out with --endpoint"
             )
         summary = asyncio.run(_ask_model(options, endpoint))
     elif options.divide is not None:
@@ -72,9 +75,8 @@ def run(options: argparse.Namespace) -> int:
             summary = write_explained(source, options.target)
         else:
             count = options.count or _BY_TEMPLATES
-            summary = write_new(
-                source, options.target, count=count, seed=options.seed, bridges=options.bridges or 0, take=take
-            )
+            more = {"bridges": options.bridges or 0, "contrasts": options.contrasts or 0}
+            summary = write_new(source, options.target, count=count, seed=options.seed, take=take, **more)
     print_line(f"{options.target}: {summary}")
     return 0
 
@@ -115,10 +117,10 @@ def _divide(options: argparse.Namespace) -> int:
     from turnwise.recipes import read_recipe
     from turnwise.settings import parse_settings
 
-    if options.count or options.bridges or options.seed or options.take or options.explain:
-        raise ConfigError(
-            "--divide says itself what is written: leave out --count, --bridges, --seed, --take and --explain"
-        )
+    said = ("count", "bridges", "contrasts", "seed", "take", "explain")
+    if any(getattr(options, name) for name in said):
+        shown = ", ".join(f"--{name}" for name in said[:-1])
+        raise ConfigError(f"--divide says itself what is written: leave out {shown} and --{said[-1]}")
     if options.target.suffix in (".gz", ".jsonl") or options.target.is_file():
         raise ConfigError(f"--divide writes several files: give a folder, such as data, in place of {options.target}")
     path = _find_division(options.divide)

@@ -34,8 +34,10 @@ class Division(Settings):
     """Questions that templates write, of which the two files are parts."""
     bridges: NonNegativeInt = 0
     """Questions of type `bridge` that are written besides, among the others."""
+    contrasts: NonNegativeInt = 0
+    """Likewise of type `contrast`."""
     explain_bridges: bool = False
-    """The folder's own questions of this kind get evidence, too."""
+    """The folder's own questions that go from one passage to another get evidence, too."""
     written_sft: int = Field(ge=0)
     """The first so many: the file `written-sft`, of which some are demonstrated."""
     written_rl: int = Field(ge=0)
@@ -58,8 +60,9 @@ class Division(Settings):
 
     @model_validator(mode="after")
     def _check_sums(self) -> Self:
-        if self.written_sft + self.written_rl > self.count + self.bridges:
-            besides = f", and bridges {self.bridges}" if self.bridges else ""
+        more = {name: number for name in ("bridges", "contrasts") if (number := getattr(self, name))}
+        if self.written_sft + self.written_rl > self.count + sum(more.values()):
+            besides = "".join(f", and {name} {number}" for name, number in more.items())
             raise ValueError(
                 f"written_sft and written_rl are {self.written_sft + self.written_rl} questions and count is "
                 f"{self.count}{besides}: raise count, or lower them"
@@ -83,7 +86,7 @@ def write_divided(source: Source, folder: Path, division: Division, *, cache: st
     sources = {question.source for question in real}
     for name in ("demonstrated_real", "needs_evidence", "in_both"):
         _require_known(name, getattr(division, name), sources, what="training question has the source")
-    written = make_new(source, count=division.count, bridges=division.bridges)
+    written = make_new(source, count=division.count, bridges=division.bridges, contrasts=division.contrasts)
     last = division.written_sft + division.written_rl
     written_sft, written_rl = written[: division.written_sft], written[division.written_sft : last]
     types = {question.type for question in written_sft}

@@ -57,19 +57,28 @@ def read_questioned(corpus: Path, avoid: Sequence[Path] = ()) -> tuple[list[Pass
 
 
 def write_new(
-    source: Source, target: Path, *, count: int, seed: int = 0, bridges: int = 0, take: slice = slice(None)
+    source: Source,
+    target: Path,
+    *,
+    count: int,
+    seed: int = 0,
+    bridges: int = 0,
+    contrasts: int = 0,
+    take: slice = slice(None),
 ) -> str:
     """Writes new questions, of which `take` is a part, and returns a summary: `3 questions: 2 comparison, ...`."""
-    written = make_new(source, count=count, seed=seed, bridges=bridges)
+    written = make_new(source, count=count, seed=seed, bridges=bridges, contrasts=contrasts)
     if not written[take]:
         raise EnvError(f"{target}: the templates write {len(written)} questions, none of them in the part to take")
     return write_file(target, written[take])
 
 
-def make_new(source: Source, *, count: int, seed: int = 0, bridges: int = 0) -> list[Question]:
+def make_new(source: Source, *, count: int, seed: int = 0, bridges: int = 0, contrasts: int = 0) -> list[Question]:
     """New questions by templates, none of which the folder has."""
     texts = {normalise_answer(question.text) for question in source.train}
-    written = write_questions(source.book, count=count, seed=seed, bridges=bridges, avoid=source.avoid)
+    written = write_questions(
+        source.book, count=count, seed=seed, bridges=bridges, contrasts=contrasts, avoid=source.avoid
+    )
     kept = [question for question in written if normalise_answer(question.text) not in texts]
     if not kept:
         raise EnvError(

@@ -1,9 +1,9 @@
 """Multi-hop questions, by templates from the facts of an encyclopedic corpus, as 2WikiMultihopQA was made.
 
 Four kinds: `compositional` (an attribute of the director of a film), `inference` (a grandfather, through the father),
-`comparison` (which of two is older), `bridge_comparison` (whose director is); and, where asked for, `bridge`, of
-HotpotQA and MuSiQue. Invariant: the answer follows from the supporting passages, which are exactly those needed, and
-the same seed writes the same questions, whatever others are written besides.
+`comparison` (which of two is older), `bridge_comparison` (whose director is); and, where asked for, `bridge` and
+`contrast`, of HotpotQA and MuSiQue. Invariant: the answer follows from the supporting passages, which are exactly those
+needed, and the same seed writes the same questions, whatever others are written besides.
 """
 
 import random
@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.bridges import write_bridges
+from turnwise.envs.qa.writer.contrasts import write_contrasts
 from turnwise.envs.qa.writer.drafts import SOURCE, draft, mix
 from turnwise.envs.qa.writer.facts import FactBook, Facts, strip_qualifier
 from turnwise.envs.qa.writer.links import Encyclopedia
@@ -52,13 +53,14 @@ def write_questions(
     count: int,
     seed: int = 0,
     bridges: int = 0,
+    contrasts: int = 0,
     avoid: Sequence[Question] = (),
     title_case: float = 0.8,
 ) -> list[Question]:
     """At most `count` questions, none with the text of one to `avoid` or with all of its supporting passages.
 
-    `bridges` is how many of type `bridge` are written besides, among the others; `title_case` the share of those whose
-    titles are written Like This, as most of 2WikiMultihopQA's are.
+    `bridges` and `contrasts` are how many of type `bridge` and `contrast` are written besides, among the others;
+    `title_case` the share of those whose titles are written Like This, as most of 2WikiMultihopQA's are.
     """
     taken = {frozenset(question.supporting_ids) for question in avoid}
     asked = {normalise_answer(question.text) for question in avoid}
@@ -74,9 +76,12 @@ def write_questions(
         drafts = write(book, rng, _Titles(rng, title_case))
         kept += islice(_fresh(drafts, taken, asked), round(SHARES[kind] * count))
     random.Random(derive_seed(seed, "order")).shuffle(kept)
-    if bridges:
-        drafts = write_bridges(Encyclopedia(book), random.Random(derive_seed(seed, "bridge")))
-        more = list(islice(_fresh(drafts, taken, asked), bridges))
+    if bridges or contrasts:
+        encyclopedia = Encyclopedia(book)
+        more: list[Question] = []
+        for kind, write_more, most in (("bridge", write_bridges, bridges), ("contrast", write_contrasts, contrasts)):
+            drafts = write_more(encyclopedia, random.Random(derive_seed(seed, kind)))
+            more += islice(_fresh(drafts, taken, asked), most)
         kept = _interleave(kept, more, random.Random(derive_seed(seed, "bridge order")))
     return [_with_id(question, f"{SOURCE}-{seed}-{place:05d}") for place, question in enumerate(kept)]
 
