@@ -22,12 +22,19 @@ def runner(tokens, parallel=SINGLE):
     )
 
 
-@pytest.mark.parametrize(("tokens", "then"), [(16, 8), (9, 4), (5, 4)])
-def test_a_budget_is_halved_and_holds_the_longest_row(tokens, then, caplog):
+MANY = Batch.of(4 * [group(episode(turn([1, 2], [3, 4], opens=True)), episode(turn([1, 2], [3], opens=True)))])
+"""Eight rows, 32 tokens when they are padded."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "then"),
+    [(MANY, 32, 16), (MANY, 16, 8), (MANY, 9, 4), (MANY, 5, 4), (MANY, 1024, 16), (ROWS, 16, 4)],
+)
+def test_a_budget_is_halved_until_not_all_rows_fit_and_holds_the_longest_row(batch, tokens, then, caplog):
     module = nn.Linear(2, 2)
     module(torch.ones(2)).sum().backward()
     full = torch.OutOfMemoryError("full")
-    assert shrink_runner(runner(tokens), ROWS, full, module, setting="learner.x").token_budget == then
+    assert shrink_runner(runner(tokens), batch, full, module, setting="learner.x").token_budget == then
     assert all(weight.grad is None for weight in module.parameters()), "of the pass that failed"
     assert f"learner.x is {then} from here on, it was {tokens}" in caplog.text
 

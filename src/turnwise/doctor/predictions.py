@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from turnwise.compute.host_memory import free_memory, read_kernel_bytes
 from turnwise.config import Config
 from turnwise.doctor.probe import ProbeStep
 from turnwise.training.disk import checkpoint_bytes
-from turnwise.training.memory import free_memory, read_kernel_bytes
 
 _BYTES_PER_TOKEN = 24.0
 """Of a stored trajectory, an upper bound: ids, logprobs, the learner's numbers and text, compressed."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from turnwise.compute.attention import varlen_attention
+from turnwise.compute.host_memory import bounded_memory
 from turnwise.compute.layers import Compiled, activation_checkpointing
 from turnwise.compute.layout import MicroBatch, MicroBatches
 from turnwise.compute.offload import activation_offload
@@ -101,6 +102,8 @@ class ForwardRunner:
                 stack.enter_context(activation_offload())
             if self.compiled is not None:
                 stack.enter_context(self.compiled.in_use())
+            if not _has_memory_of_its_own(self.device):
+                stack.enter_context(bounded_memory(*modules))
             yield
 
     def micro_batches(

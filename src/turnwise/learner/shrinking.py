@@ -44,7 +44,10 @@ def shrink_runner(
         parameter.grad = None
     if runner.device.type == "cuda":
         torch.cuda.empty_cache()
-    tokens = max(longest, runner.token_budget // 2)
+    tokens = runner.token_budget // 2
+    while tokens >= batch.rows * longest:  # all rows would be one micro-batch again
+        tokens //= 2
+    tokens = max(longest, tokens)
     _logger.warning(
         "the device is out of memory: %s is %d from here on, it was %d", setting, tokens, runner.token_budget
     )

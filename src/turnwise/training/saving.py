@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from turnwise.compute.host_memory import free_memory
 from turnwise.config import Config
 from turnwise.learner.group import LearnerGroup
 from turnwise.models.loading import LoadedModel
@@ -18,7 +19,6 @@ from turnwise.runs import Checkpoints
 from turnwise.runs.background import BackgroundWriter
 from turnwise.training.checkpoint_files import copy_checkpoint, write_checkpoint, writes_shards
 from turnwise.training.disk import one_checkpoint_bytes
-from turnwise.training.memory import free_memory
 
 Write: TypeAlias = Callable[[Path], Mapping[str, str] | None]
 _SPARE = 2.0
