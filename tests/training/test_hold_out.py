@@ -51,6 +51,24 @@ def test_a_question_is_left_out_wherever_it_stands_and_a_level_by_its_seed():
     assert len(levels.leave_out([replace(task, id=f"sft-{task.id}") for task in LEVELS])) == 14
 
 
+def test_a_question_is_the_same_one_with_evidence_beside_it():
+    """As the file that is demonstrated has it, and the one that is trained on has not."""
+    held = hold_out(Signals(), QUESTIONS, 6)
+    explained = [
+        replace(task, id=f"sft-{task.id}", data={"question": f" {task.data['question']}".upper(), "evidence": "It is."})
+        for task in QUESTIONS
+    ]
+    assert ids(held.leave_out(explained)) == {f"sft-{one.id}" for one in held.leave_out(QUESTIONS)}
+    assert ids(hold_out(Signals(), explained, 6).tasks) == {f"sft-{one.id}" for one in held.tasks}
+
+
+def test_where_tasks_share_a_question_all_their_data_makes_them():
+    sums = [Task(id=str(n), data={"question": "What is the sum?", "numbers": [n, 1]}) for n in range(20)]
+    held = hold_out(Signals(), sums, 6)
+    assert len(held.tasks) == 6
+    assert len(held.leave_out(sums)) == 14
+
+
 def test_a_task_that_is_there_twice_is_held_out_as_one():
     held = hold_out(Signals(), [*QUESTIONS, *(replace(task, id=f"again-{task.id}") for task in QUESTIONS)], 19)
     assert len(held.tasks) == 19

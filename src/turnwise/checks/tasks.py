@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.envs.mixture import first_tasks
@@ -11,9 +12,12 @@ from turnwise.types import Task
 
 MOST = 5000
 """Tasks of each kind that are compared: the first ones, of a mixture those of each environment."""
+Known: TypeAlias = Mapping[str, "Callable[[Task], object]"]
+"""What makes a task another one, by environment, where that is not its seed."""
+
 _MANY_TWICE = 0.5
 _OWN_DATA = 0.5
-"""The share of training tasks that have data of their own where data may be what makes a task."""
+"""The share of training tasks that have a question or data of their own where that may be what makes a task."""
 
 
 def check_tasks(train: Sequence[Task], held_out: Sequence[Task], *, split: str) -> list[Diagnosis]:
@@ -22,8 +26,8 @@ def check_tasks(train: Sequence[Task], held_out: Sequence[Task], *, split: str) 
     That is a task's data, and its seed where one was chosen. A list of questions has numbers for seeds, so a question
     has another one in each split; but a level of a game, or a question about a world, is another task by its seed.
     """
-    by_data = _known_by_data(train, held_out)
-    trained, held = _contents(train, by_data), _contents(held_out, by_data)
+    known = _known_by_data(train, held_out)
+    trained, held = _contents(train, known), _contents(held_out, known)
     both = [content for content in held if content in trained]
     found = []
     if both:
@@ -50,20 +54,38 @@ def check_tasks(train: Sequence[Task], held_out: Sequence[Task], *, split: str) 
     return found
 
 
-def _known_by_data(train: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
-    """The environments most of whose training tasks have data of their own, and whose seeds were not chosen: they
-    follow from ids, or both lists have the same ones."""
+def _known_by_data(train: Sequence[Task], held_out: Sequence[Task]) -> Known:
+    """As `known_by_data`, but for environments whose seeds were chosen: those of the rest follow from ids, or both
+    lists have the same ones."""
     trained, held = _by_env(train), _by_env(held_out)
-    return {env for env, own in trained.items() if _has_own_data(own) and not _has_own_seeds(own, held.get(env, []))}
+    known = known_by_data(train)
+    return {env: what for env, what in known.items() if not _has_own_seeds(trained[env], held.get(env, []))}
 
 
-def envs_known_by_data(tasks: Sequence[Task]) -> set[str]:
-    """The environments most of whose tasks have data of their own: their seeds make no other task of equal data."""
-    return {env for env, own in _by_env(tasks).items() if _has_own_data(own)}
+def known_by_data(tasks: Sequence[Task]) -> Known:
+    """Of the environments most of whose tasks have a question or data of their own: their seeds make no other task.
+
+    A question is the same one whatever stands beside it, such as evidence or its source.
+    """
+    known: dict[str, Callable[[Task], object]] = {}
+    for env, own in _by_env(tasks).items():
+        what = next((what for what in (_question, _data) if _are_different(own, what)), None)
+        if what is not None:
+            known[env] = what
+    return known
 
 
-def _has_own_data(tasks: Sequence[Task]) -> bool:
-    different = len({_text(task.data) for task in tasks})
+def _question(task: Task) -> object:
+    question = task.data.get("question")
+    return question.casefold().split() if isinstance(question, str) else None
+
+
+def _data(task: Task) -> object:
+    return task.data or None
+
+
+def _are_different(tasks: Sequence[Task], what: Callable[[Task], object]) -> bool:
+    different = len({_text(found) for task in tasks if (found := what(task)) is not None})
     return different > 1 and different >= _OWN_DATA * len(tasks)
 
 
@@ -80,15 +102,16 @@ def _by_env(tasks: Sequence[Task]) -> dict[str, list[Task]]:
     return listed
 
 
-def _contents(tasks: Sequence[Task], by_data: Set[str]) -> Counter[str]:
+def _contents(tasks: Sequence[Task], known: Known) -> Counter[str]:
     """How often each content occurs; a task with no seed and no data of its own is known by its id."""
-    return Counter(content_of(task, by_data) for task in first_tasks(tasks, MOST))
+    return Counter(content_of(task, known) for task in first_tasks(tasks, MOST))
 
 
-def content_of(task: Task, by_data: Set[str]) -> str:
-    """What makes the task another one: its data in the environments of `by_data`, else its seed as well, or its id."""
-    if task.data and task.env in by_data:
-        return _text([task.env, task.data])
+def content_of(task: Task, known: Known) -> str:
+    """What makes the task another one: what its environment is known by, else its seed and data, or its id."""
+    own = known[task.env](task) if task.env in known else None
+    if own is not None:
+        return _text([task.env, own])
     return _text([task.env, task.seed, task.data] if task.seed or task.data else [task.env, task.id])
 
 

@@ -5,10 +5,10 @@ over the same tasks has the same ones; and none of them is demonstrated or train
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from turnwise.checks.tasks import content_of, envs_known_by_data
+from turnwise.checks.tasks import Known, content_of, known_by_data
 from turnwise.envs.base import Env
 from turnwise.envs.mixture import MixedTasks, members_of
 from turnwise.errors import EnvError
@@ -22,8 +22,8 @@ class HeldOut:
     tasks: Sequence[Task]
     """In an order of chance; of a mixture, each environment's after the other's."""
     contents: frozenset[str] = frozenset()
-    by_data: frozenset[str] = frozenset()
-    """Environments whose tasks are known by their data alone, as questions are."""
+    known: Known = field(default_factory=dict)
+    """What makes a task another one, as a question does."""
 
     def leave_out(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """Those that are not held out."""
@@ -34,22 +34,22 @@ class HeldOut:
         return [task for task in tasks if self._may_train(task)]
 
     def _may_train(self, task: Task) -> bool:
-        return content_of(task, self.by_data) not in self.contents
+        return content_of(task, self.known) not in self.contents
 
 
 def hold_out(env: Env, tasks: Sequence[Task], count: int) -> HeldOut:
     """`count` of the tasks, of a mixture so many of each environment; equal tasks are held out as one."""
-    by_data = frozenset(envs_known_by_data(tasks))
+    known = known_by_data(tasks)
     held: list[Task] = []
     contents: set[str] = set()
     for _, own in members_of(env, tasks):
-        different = {content_of(task, by_data): task for task in own}
+        different = {content_of(task, known): task for task in own}
         if count >= len(different):
             raise EnvError(f"evaluate.hold_out: {count} of {len(different)} training tasks leaves none to train on")
         chosen = sorted(different, key=_rank)[:count]
         held += (different[content] for content in chosen)
         contents.update(chosen)
-    return HeldOut(tasks=held, contents=frozenset(contents), by_data=by_data)
+    return HeldOut(tasks=held, contents=frozenset(contents), known=known)
 
 
 def _rank(content: str) -> bytes:
