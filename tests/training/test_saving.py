@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tiny_runs import Silent, cold_model, records, run_tiny, same_weights, tiny_config, weights
 from turnwise.compute.device import copy_to_host
 from turnwise.errors import RunError
+from turnwise.models.loading import LoadedModel
 from turnwise.runs import Checkpoints, load_state, read_metrics
 from turnwise.runs.background import BackgroundWriter
 from turnwise.stability.controller import Action
@@ -185,7 +186,7 @@ def make(tmp_path):
     def build(**settings):
         told = []
         config = tiny_config(checkpoint={"async_save": True, **settings})
-        loaded = type("Loaded", (), {"model": torch.nn.Linear(2, 2), "device": torch.device("cpu")})()
+        loaded = LoadedModel(model=torch.nn.Linear(2, 2), tokenizer={}, context_limit=8)
         learners = type("Learners", (), {"is_sharded": False})()
         checkpoints = Checkpoints(tmp_path / "checkpoints")
         saver = CheckpointSaver(config, checkpoints, loaded, learners, lambda step, path: told.append((step, path)))
@@ -232,6 +233,34 @@ def test_a_disk_that_fails_ends_the_run_at_its_next_step(make, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         saver.wait()
     assert (told, checkpoints.steps()) == ([], [])
+
+
+def test_a_checkpoint_that_is_whole_when_the_run_fails_is_reported(make, monkeypatch):
+    held = Held(monkeypatch)
+    saver, checkpoints, told = make()
+
+    def fail():
+        with saver:
+            saver.save(1, STATE, keep=(), async_save=True)
+            held.go.set()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert told == [(1, checkpoints.path(1))], "from which the run is resumed"
+
+
+def test_the_tokenizer_is_copied_once_and_not_the_run_s_own(make, monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        saving, "copy_checkpoint", lambda state, loaded, learners: used.append(loaded) or (lambda _: {})
+    )
+    saver, _, _ = make()
+    with saver:
+        for step in (1, 2):
+            saver.save(step, STATE, keep=(), async_save=True)
+    assert used[0].tokenizer is used[1].tokenizer is not saver._loaded.tokenizer
+    assert used[0].model is saver._loaded.model
 
 
 def test_a_run_whose_disk_fails_behind_it_ends_in_one_line(tmp_path, monkeypatch):
@@ -298,7 +327,7 @@ def test_what_all_ranks_write_and_adapters_are_written_in_place(make, monkeypatc
 def test_where_a_copy_is_made(make, monkeypatch, async_save, device, free, copies):
     """Six weights of four bytes, two moments of four each: 72 bytes. A device that is no CPU is as good as a GPU."""
     saver, _, _ = make(async_save=async_save)
-    saver._loaded.device = torch.device(device)
+    saver._loaded = replace(saver._loaded, model=torch.nn.Linear(2, 2, device=device))
     monkeypatch.setattr(saving, "free_memory", lambda: free)
     assert saver._copies() is copies
 

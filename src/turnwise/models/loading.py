@@ -133,14 +133,16 @@ def save_model(
 
 
 def copy_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Callable[[Path], None]:
-    """What writes a model without adapters as it is now, as `save_model` does, whatever becomes of its weights."""
+    """What writes a model without adapters as it is now, as `save_model` does, whatever becomes of its weights.
+
+    Nobody else may use the tokenizer while that runs.
+    """
     weights = copy_to_host(model.state_dict())
-    own = copy.deepcopy(tokenizer)  # it must not be written while others use it
 
     def write(folder: Path) -> None:
         with _no_progress_bars():
             model.save_pretrained(folder, state_dict=weights)
-            own.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
     return write
 

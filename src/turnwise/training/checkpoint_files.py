@@ -42,7 +42,10 @@ def write_checkpoint(
 def copy_checkpoint(
     state: Mapping[str, object], loaded: LoadedModel, learners: LearnerGroup
 ) -> Callable[[Path], Mapping[str, str]]:
-    """What writes weights and state as they are now, from copies in the host's memory, as `write_checkpoint` does."""
+    """What writes weights and state as they are now, from copies in the host's memory, as `write_checkpoint` does.
+
+    The tokenizer that was loaded is not copied: it must be the writer's own.
+    """
     held = copy_to_host({**state, **learners.full_state()})
     assert isinstance(held, dict)
     write_model = copy_model(loaded.model, loaded.tokenizer)

@@ -1,11 +1,13 @@
 """Saves checkpoints of training, behind the run where it can: another thread writes what the run has copied.
 
-Invariant: a checkpoint holds the run as it was when the save began. The run is told of it in its own thread and once it
-is whole; one is written at a time; and what could not be written ends the run at its next step.
+Invariant: a checkpoint holds the run as it was when the save began. The run hears of it in its own thread and
+once it is whole; one is written at a time; and what could not be written ends the run at its next step.
 """
 
+import copy
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -34,13 +36,13 @@ class CheckpointSaver:
         checkpoints: Checkpoints,
         loaded: LoadedModel,
         learners: LearnerGroup,
-        tell: Callable[[int, Path], None],
+        on_saved: Callable[[int, Path], None],
     ) -> None:
-        """`tell` is called with the step and folder of each checkpoint, once it is whole."""
-        self._config, self._checkpoints, self._tell = config, checkpoints, tell
+        """`on_saved` is called with the step and folder of each checkpoint, once it is whole."""
+        self._config, self._checkpoints, self._on_saved = config, checkpoints, on_saved
         self._loaded, self._learners = loaded, learners
         self._writer = BackgroundWriter()
-        self._whole: list[tuple[int, Path]] = []
+        self._completed: list[tuple[int, Path]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -48,9 +50,10 @@ class CheckpointSaver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.__exit__(kind, error, trace)
-        if error is None:
-            self._tell_whole()
+        try:
+            self._writer.__exit__(kind, error, trace)
+        finally:
+            self._report_saved()
 
     def save(self, step: int, state: Mapping[str, object], *, keep: Collection[int], async_save: bool) -> None:
         """Writes the checkpoint of a step, after the one before it; `keep` are those that must not be pruned.
@@ -60,21 +63,27 @@ class CheckpointSaver:
         self.wait()  # before there is another copy
         sharded = writes_shards(self._config, self._learners)
         if async_save and not sharded and self._copies():
-            self._writer.submit(partial(self._write, step, copy_checkpoint(state, self._loaded, self._learners), keep))
+            copied = copy_checkpoint(state, self._loaded_for_writer, self._learners)
+            self._writer.submit(partial(self._write, step, copied, keep))
             return
         write = partial(write_checkpoint, state=state, loaded=self._loaded, learners=self._learners, sharded=sharded)
         self._write(step, write, keep)
-        self._tell_whole()
+        self._report_saved()
 
     def check(self) -> None:
-        """Tells of what is whole by now, or raises the error of what could not be written."""
+        """Reports what is whole by now, or raises the error of what could not be written."""
         self._writer.check()
-        self._tell_whole()
+        self._report_saved()
 
     def wait(self) -> None:
         """As `check`, once what is being written is whole."""
         self._writer.flush()
-        self._tell_whole()
+        self._report_saved()
+
+    @cached_property
+    def _loaded_for_writer(self) -> LoadedModel:
+        """With a tokenizer of its own, which no episode uses while it is written; a large one takes .3 s to copy."""
+        return replace(self._loaded, tokenizer=copy.deepcopy(self._loaded.tokenizer))
 
     def _copies(self) -> bool:
         asked, loaded = self._config.checkpoint.async_save, self._loaded
@@ -86,8 +95,8 @@ class CheckpointSaver:
     def _write(self, step: int, write: Write, keep: Collection[int]) -> None:
         path = self._checkpoints.save(step, write)
         self._checkpoints.pin_remaining(keep)
-        self._whole.append((step, path))
+        self._completed.append((step, path))
 
-    def _tell_whole(self) -> None:
-        while self._whole:
-            self._tell(*self._whole.pop(0))
+    def _report_saved(self) -> None:
+        while self._completed:
+            self._on_saved(*self._completed.pop(0))

@@ -172,7 +172,7 @@ class Trainer:
             self.cold_start = ColdStart(config, config.sft, parts, learners, directory, recorder, stop)
         self.saved: int | None = None
         """The step of the newest checkpoint, which may still be written."""
-        self.saver = CheckpointSaver(config, self.checkpoints, parts.loaded, learners, self._tell_saved)
+        self.saver = CheckpointSaver(config, self.checkpoints, parts.loaded, learners, self._record_saved)
         self.controller = Controller(config.stability, config.algorithm_settings, cold_start=config.sft is not None)
         self.decision = self.controller.current
 
@@ -377,7 +377,7 @@ class Trainer:
             self.saver.save(step, state, keep=self.decision.keep_checkpoints, async_save=async_save)
         self.saved = step
 
-    def _tell_saved(self, step: int, path: Path) -> None:
+    def _record_saved(self, step: int, path: Path) -> None:
         if step == 0 and self.cold_start is not None:
             self.cold_start.remove_checkpoints()
         self.recorder.record_checkpoint(step, path)
