@@ -191,6 +191,10 @@ def test_a_recipe_extends_several_the_later_over_the_earlier(tmp_path: Path):
         "rollout": {"tasks": 2, "temperature": 1.0},
         "steps": 7,
     }
+    write(tmp_path, "other.yaml", "extends: root.yaml\nrollout: {tasks: 3}\n")
+    write(tmp_path, "shorter.yaml", "extends: root.yaml\nsteps: 2\n")
+    both = write(tmp_path, "both.yaml", "extends: [shorter.yaml, other.yaml]\n")
+    assert read_recipe(both)["steps"] == 2, "what both extend lies beneath both"
     wrong = write(tmp_path, "wrong.yaml", "extends: [task.yaml, 3]\n")
     with pytest.raises(ConfigError, match=r"^extends: expected the file name .*, got 3 in .*wrong\.yaml$"):
         read_recipe(wrong)

@@ -90,7 +90,10 @@ def _read_layers(path: Path, extended_by: tuple[Path, ...]) -> list[Layer]:
         if not isinstance(base, str):
             shown = f"{show_value(base)} in {path}"
             raise ConfigError(f"extends: expected the file name of another recipe, or a list of such, got {shown}")
-        below += _read_layers(path.parent / base, (*extended_by, path.resolve()))
+        layers = _read_layers(path.parent / base, (*extended_by, path.resolve()))
+        # What two of them extend lies beneath both: read again, it would undo what the first one set.
+        known = {Path(layer.origin).resolve() for layer in below}
+        below += [layer for layer in layers if Path(layer.origin).resolve() not in known]
     return [*below, Layer(str(path), data, chosen=not resolved)]
 
 
