@@ -1,5 +1,6 @@
 """Token-in-token-out: what was fed and what was sampled is the row, for every family of templates."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from chat_families import CHATML_BARE, CHATML_TOKENS, CHATML_TOOLS, family, make_tokenizer
 from turnwise.errors import RenderError
 from turnwise.render import ChatRender, RenderSettings, format_call, make_render
+from turnwise.render.base import decode_many
 from turnwise.types import Message, Role, StopReason, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 FAMILIES = ("qwen2.5", "qwen3", "llama3", "smollm2", "quirky")
@@ -249,6 +251,17 @@ def test_others_cannot_forge_a_turn() -> None:
 def test_a_lone_surrogate_in_an_observation_does_not_break_the_tokenizer() -> None:
     render = RENDERS["llama3"]
     assert "half ?" in render.decode(render.extend(render.encode_action("a"), [say("user", "half \ud83d")]))
+
+
+def test_many_at_once_are_decoded_as_a_subclass_does() -> None:
+    class Shown(ChatRender):
+        def decode(self, ids: Sequence[int]) -> str:
+            return f"[{super().decode(ids)}]"
+
+    render, shown = RENDERS["smollm2"], Shown(family("smollm2"), RenderSettings())
+    ids = render.encode_action("It is.")
+    assert decode_many(render, [ids, ()]) == [render.decode(ids), ""]
+    assert decode_many(shown, [ids, ()]) == [f"[{render.decode(ids)}]", "[]"]
 
 
 def test_parse_reads_the_action_without_its_end_token() -> None:
