@@ -62,6 +62,15 @@ def test_a_question_is_the_same_one_with_evidence_beside_it():
     assert ids(hold_out(Signals(), explained, 6).tasks) == {f"sft-{one.id}" for one in held.tasks}
 
 
+def test_a_split_of_which_nothing_is_left_is_refused_by_name():
+    held = hold_out(Signals(), QUESTIONS, 6)
+    with pytest.raises(EnvError, match=r"^evaluate\.hold_out: all 6 tasks in a split are held out: lower it$"):
+        held.leave_out(held.tasks)
+    env = Mixture({"one": Signals(), "two": Signals()})
+    with pytest.raises(EnvError, match=r"^evaluate\.hold_out: 8 of 8 training tasks of env\.mixture\.one leaves none"):
+        hold_out(env, env.tasks("train"), 8)
+
+
 def test_where_tasks_share_a_question_all_their_data_makes_them():
     sums = [Task(id=str(n), data={"question": "What is the sum?", "numbers": [n, 1]}) for n in range(20)]
     held = hold_out(Signals(), sums, 6)

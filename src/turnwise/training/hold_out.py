@@ -29,9 +29,12 @@ class HeldOut:
         """Those that are not held out."""
         if not self.contents:
             return tasks
-        if isinstance(tasks, MixedTasks):
-            return tasks.keep(self._may_train)
-        return [task for task in tasks if self._may_train(task)]
+        parts = tasks.parts if isinstance(tasks, MixedTasks) else {"": tasks}
+        for name, own in parts.items():
+            if own and not any(map(self._may_train, own)):
+                whose = f" of env.mixture.{name}" if name else ""
+                raise EnvError(f"evaluate.hold_out: all {len(own)} tasks{whose} in a split are held out: lower it")
+        return tasks.keep(self._may_train) if isinstance(tasks, MixedTasks) else [*filter(self._may_train, tasks)]
 
     def _may_train(self, task: Task) -> bool:
         return content_of(task, self.known) not in self.contents
@@ -45,7 +48,9 @@ def hold_out(env: Env, tasks: Sequence[Task], count: int) -> HeldOut:
     for _, own in members_of(env, tasks):
         different = {content_of(task, known): task for task in own}
         if count >= len(different):
-            raise EnvError(f"evaluate.hold_out: {count} of {len(different)} training tasks leaves none to train on")
+            whose = f" of env.mixture.{own[0].env}" if isinstance(tasks, MixedTasks) else ""
+            left = f"{count} of {len(different)} training tasks{whose} leaves none to train on"
+            raise EnvError(f"evaluate.hold_out: {left}")
         chosen = sorted(different, key=_rank)[:count]
         held += (different[content] for content in chosen)
         contents.update(chosen)
