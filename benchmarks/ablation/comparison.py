@@ -17,7 +17,7 @@ from turnwise.config import Config, load_config
 from turnwise.envs.registry import MixtureSettings, make_env
 from turnwise.errors import ConfigError, TurnwiseError
 from turnwise.rollout import Limits
-from turnwise.training.build import held_out_tasks
+from turnwise.training.build import evaluation_tasks
 from turnwise.types import Json, Task
 
 HOLD_OUT = 300
@@ -216,4 +216,4 @@ def _conditions(config: Config) -> list[Json]:
 
 
 def _tasks_of(config: Config) -> list[Task]:
-    return list(held_out_tasks(make_env(config.env), config, None))
+    return list(evaluation_tasks(make_env(config.env), config, None))

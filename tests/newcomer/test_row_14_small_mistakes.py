@@ -14,7 +14,7 @@ from turnwise.rewards import exact_match_reward
 from turnwise.rollout import run_episode
 from turnwise.tools import run_calls
 from turnwise.tools.repeats import forget_repeats
-from turnwise.training.build import held_out_tasks
+from turnwise.training.build import evaluation_tasks
 from turnwise.types import StopReason, ToolCall
 
 
@@ -41,7 +41,7 @@ def test_a_split_that_is_named_and_empty_is_refused_by_its_name():
     env = ToolEnv(tasks={"train": [{"question": "a"}], "test": []}, rewards=[exact_match_reward])
     assert len(env.tasks("test")) == 0
     with pytest.raises(EnvError, match="the split 'test' has no tasks"):
-        held_out_tasks(env, tiny_config(), None)
+        evaluation_tasks(env, tiny_config(), None)
 
 
 @pytest.mark.parametrize("value", ["1.0", b"1", "high", None])

@@ -13,7 +13,7 @@ from turnwise.cli.main import main
 from turnwise.config import load_run_config
 from turnwise.errors import ConfigError, EnvError
 from turnwise.runs import read_trajectories
-from turnwise.training.build import held_out_tasks
+from turnwise.training.build import evaluation_tasks
 from turnwise.training.evaluate import run_evaluation
 from turnwise.training.hold_out import hold_out
 from turnwise.types import Task
@@ -149,12 +149,12 @@ def test_a_run_evaluates_them_and_learns_from_others(tmp_path):
 
 def test_an_evaluation_of_the_run_has_the_same_tasks_unless_others_are_given():
     config = tiny_config(evaluate={"hold_out": 3})
-    held = held_out_tasks(Signals(), config, None)
+    held = evaluation_tasks(Signals(), config, None)
     assert ids(held) == ids(hold_out(Signals(), Signals().tasks("train"), 3).tasks)
-    assert ids(held_out_tasks(Signals(), tiny_config(seed=5, evaluate={"hold_out": 3}), None)) == ids(held)
+    assert ids(evaluation_tasks(Signals(), tiny_config(seed=5, evaluate={"hold_out": 3}), None)) == ids(held)
     played = run_evaluation(config, tasks=Signals().tasks("train")[:2])
     assert [group.task.id for group in played.groups] == ["train-0", "train-1"]
-    assert {task.id.split("-")[0] for task in held_out_tasks(Signals(), tiny_config(), None)} == {"test"}, "0: none"
+    assert {task.id.split("-")[0] for task in evaluation_tasks(Signals(), tiny_config(), None)} == {"test"}, "0: none"
 
 
 def test_an_evaluation_says_that_its_tasks_are_of_training(tmp_path, capsys):

@@ -85,7 +85,7 @@ def assemble(
     refuse_own_tasks(env, tasks)
     _refuse_compaction(env, config)
     train_tasks = training_tasks(env, tasks)
-    held_out = hold_out_tasks(env, config, train_tasks)
+    held_out = hold_out(env, train_tasks, config.evaluate.hold_out)
     test_tasks = choose_tasks(env, config, tasks, held_out)
     train_tasks = held_out.leave_out(train_tasks)
     tested = [asyncio.run(smoke_test_env(one, own[:_SMOKE_TASKS])) for one, own in members_of(env, train_tasks)]
@@ -139,11 +139,11 @@ def record_env(config: Config, env: Env) -> Config:
     return config.model_copy(update={"env": described})
 
 
-def held_out_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
-    """The tasks to evaluate on: those held out of training, or the first of the split or of `tasks`."""
-    if not config.evaluate.hold_out:
-        return choose_tasks(env, config, tasks, HeldOut(tasks=()))
-    return choose_tasks(env, config, tasks, hold_out_tasks(env, config, training_tasks(env, tasks)))
+def evaluation_tasks(env: Env, config: Config, tasks: Sequence[Task] | None) -> Sequence[Task]:
+    """Those held out of training, or the first of the split or of `tasks`."""
+    count = config.evaluate.hold_out
+    held_out = hold_out(env, training_tasks(env, tasks), count) if count else HeldOut()
+    return choose_tasks(env, config, tasks, held_out)
 
 
 def training_tasks(env: Env, tasks: Sequence[Task] | None) -> Sequence[Task]:
@@ -151,12 +151,6 @@ def training_tasks(env: Env, tasks: Sequence[Task] | None) -> Sequence[Task]:
     train = env.tasks("train") if tasks is None else tasks
     _require_tasks(train, "train")
     return train
-
-
-def hold_out_tasks(env: Env, config: Config, train: Sequence[Task]) -> HeldOut:
-    """What `evaluate.hold_out` splits off the training tasks."""
-    count = config.evaluate.hold_out
-    return hold_out(env, train, count) if count else HeldOut(tasks=())
 
 
 def choose_tasks(env: Env, config: Config, tasks: Sequence[Task] | None, held_out: HeldOut) -> Sequence[Task]:

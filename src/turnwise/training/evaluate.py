@@ -17,7 +17,7 @@ from turnwise.evaluation.evaluate import Evaluation, evaluate
 from turnwise.evaluation.report import write_answers
 from turnwise.runs import Display, make_display, write_trajectories
 from turnwise.runs.store import Decode
-from turnwise.training.build import assemble, choose_env, held_out_tasks, refuse_own_tasks
+from turnwise.training.build import assemble, choose_env, evaluation_tasks, refuse_own_tasks
 from turnwise.types import Task
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def run_evaluation(
     else:
         env = choose_env(config, env)
         refuse_own_tasks(env, tasks)
-        tasks = held_out_tasks(env, config, tasks)
+        tasks = evaluation_tasks(env, config, tasks)
     with make_display() if display is None else nullcontext(display) as shown:
         result = _play(agent, env, tasks, config, shown)
     if save:

@@ -19,7 +19,7 @@ from turnwise.types import Task
 class HeldOut:
     """`hold_out(env, tasks, 300)`."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[Task] = ()
     """In an order of chance; of a mixture, each environment's after the other's."""
     contents: frozenset[str] = frozenset()
     known: Known = field(default_factory=dict)
@@ -42,6 +42,8 @@ class HeldOut:
 
 def hold_out(env: Env, tasks: Sequence[Task], count: int) -> HeldOut:
     """`count` of the tasks, of a mixture so many of each environment; equal tasks are held out as one."""
+    if not count:
+        return HeldOut()
     known = known_by_data(tasks)
     held: list[Task] = []
     contents: set[str] = set()
