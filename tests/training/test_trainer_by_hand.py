@@ -32,6 +32,7 @@ from turnwise.training.hold_out import HeldOut
 from turnwise.training.interruption import StopSignal
 from turnwise.training.sampling import SynchronousRollouts
 from turnwise.training.trainer import Trainer, run_training
+from turnwise.types import Task
 
 
 class Learners:
@@ -494,6 +495,16 @@ def test_demonstrations_that_cannot_be_had_are_refused_before_a_run_begins(make,
         require_demonstrations(SFTSettings(), SimpleNamespace(env=Mute(), train_tasks=[1]))
     with pytest.raises(TurnwiseError, match="no-such-file"):
         require_demonstrations(SFTSettings(chats=str(tmp_path / "no-such-file")), parts)
+
+
+def test_questions_that_would_be_demonstrated_again_are_reported(caplog):
+    questions = [Task(id=str(n), data={"question": f"What is {n}?"}) for n in range(5)]
+    levels = [Task(id=str(n), seed=n) for n in range(1, 6)]
+    for count, tasks in ((5, questions), (11, levels), (11, questions)):
+        assert not caplog.text
+        parts = SimpleNamespace(env=Signals(), train_tasks=tasks)
+        require_demonstrations(SFTSettings(demonstrations=count), parts)
+    assert "sft.demonstrations: 11, but 'train' has 5 tasks: some are demonstrated 3 times" in caplog.text
 
 
 def test_the_expert_plays_the_tasks_that_training_has_or_those_of_another_split(make):

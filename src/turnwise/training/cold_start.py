@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from turnwise.checks.tasks import known_by_data
 from turnwise.config import Config
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.group import LearnerGroup
@@ -164,7 +165,19 @@ def require_demonstrations(settings: SFTSettings | None, parts: Components) -> N
     elif not parts.env.has_expert:
         parts.env.expert()  # its error says what to do
     else:
-        draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=0)
+        tasks = demonstrated_tasks(parts, settings.split)
+        draw_demonstrated(parts.env, tasks, settings.demonstrations, seed=0)
+        _warn_of_repetition(settings, tasks)
+
+
+def _warn_of_repetition(settings: SFTSettings, tasks: Sequence[Task]) -> None:
+    """Of questions that are played again: a level may end another way, a question is the same demonstration."""
+    asked, there = settings.demonstrations, len(tasks)
+    if asked > there and known_by_data(tasks):
+        message = (
+            "sft.demonstrations: %d, but '%s' has %d tasks: some are demonstrated %d times; lower it, or bring more"
+        )
+        _logger.warning(message, asked, settings.split, there, -(-asked // there))
 
 
 def demonstrated_tasks(parts: Components, split: str) -> Sequence[Task]:
