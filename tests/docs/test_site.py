@@ -1,4 +1,4 @@
-"""The documentation site: every page of docs/ is in its navigation, and the theme loads nothing from elsewhere."""
+"""The documentation site: its navigation has every page not left out by name, and nothing comes from elsewhere."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +21,13 @@ def pages_of(navigation: object) -> Iterator[str]:
             yield from pages_of(inside)
 
 
-def test_every_page_is_in_the_navigation_once():
+def test_every_page_is_in_the_navigation_once_or_left_out_by_name():
+    """A page of results that is not finished is left out: others link to it."""
     written = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
-    assert sorted(pages_of(SITE["nav"])) == written
+    left_out = SITE["not_in_nav"].split()
+    assert sorted([*pages_of(SITE["nav"]), *left_out]) == written
+    texts = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    assert [name for name in left_out if not any(f"({name})" in texts[other] for other in texts if other != name)] == []
 
 
 def test_the_build_is_strict_and_the_site_asks_nothing_from_elsewhere():
