@@ -18,6 +18,8 @@ _SMALL = 2**20
 """Numbers in the hidden states of a micro-batch that is too small to fill a machine: not worth a look."""
 _AHEAD = 3.0
 """How many times what the largest layer so far took must be free for the next one."""
+_SPARE = 1 / 16
+"""The share of what this process has that must be free besides: other programs take memory, too."""
 
 
 @contextmanager
@@ -59,7 +61,7 @@ class _Watch:
         self._in_use = in_use
         gradients = sum(p.nbytes for p in self._trained if p.grad is None) if torch.is_grad_enabled() else 0
         free = free_memory()
-        if free < _AHEAD * self._largest + gradients:
+        if free < _AHEAD * self._largest + gradients + _SPARE * in_use:
             raise torch.OutOfMemoryError(f"of the host's memory, {free / 2**30:.1f} GiB are left")
 
 
