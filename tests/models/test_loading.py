@@ -15,6 +15,7 @@ from turnwise.errors import ModelError
 from turnwise.models import loading as models
 from turnwise.models.loading import ModelSettings, load_model, load_weights, require_context, save_model
 from turnwise.models.small import SmallSettings
+from turnwise.planning.shape import find_shape
 
 TINY = SmallSettings(layers=2, width=16, heads=4, kv_heads=2, positions=64, vocabulary=300, induction=False)
 SETTINGS = ModelSettings(small=TINY, device="cpu")
@@ -210,6 +211,7 @@ def test_gguf_loads_trains_and_saves_like_any_model(tmp_path):
     loaded = load_model(ModelSettings(name=str(file), device="cpu"), seed=0, texts=no_texts)
     assert loaded.context_limit == 64
     assert torch.allclose(loaded.model(IDS).logits, original.model(IDS).logits, atol=1e-6)
+    assert find_shape(ModelSettings(name=str(file)), {}).parameters == sum(p.numel() for p in loaded.model.parameters())
     loaded.model(IDS).logits.sum().backward()
     assert all(weight.grad is not None for weight in loaded.model.parameters())
 

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from turnwise.errors import ConfigError
 from turnwise.models.settings import SMALL, ModelSettings, SmallSettings
@@ -71,7 +72,9 @@ def _of_config(name: str) -> ModelShape:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False).get_text_config()
+        path = Path(name).expanduser()
+        source, options = (str(path.parent), {"gguf_file": path.name}) if path.suffix.lower() == ".gguf" else (name, {})
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options).get_text_config()
         return ModelShape(
             layers=config.num_hidden_layers,
             width=config.hidden_size,
@@ -85,5 +88,6 @@ def _of_config(name: str) -> ModelShape:
     except (OSError, ValueError, AttributeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"model.name: the shape of '{name}' cannot be read ({reason}): give a folder with its config.json"
+            f"model.name: the shape of '{name}' cannot be read ({reason}): give a folder with its config.json, "
+            "or a .gguf file"
         ) from None
