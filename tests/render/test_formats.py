@@ -130,6 +130,51 @@ def test_llama_calls_are_a_bare_object_and_nothing_else() -> None:
         assert parse_text(text) == Message(role="assistant", content=text)
 
 
+CALL = '{"name": "f", "arguments": {"x": 1}}'
+AGAIN = '{"name": "g", "arguments": {}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "content"),
+    [
+        (CALL, ["f"], ""),
+        (f"{CALL}, {AGAIN}", ["f", "g"], ""),
+        (f"{CALL}\n{AGAIN}\n", ["f", "g"], ""),
+        (f"[{CALL}, {AGAIN}]", ["f", "g"], ""),
+        (f"```json\n{CALL}\n```", ["f"], ""),
+        (f"```\n{CALL}\n{AGAIN}\n```", ["f", "g"], ""),
+        (f"<think>Hm.</think>First this.\n```json\n{CALL}\n```\nThen that.\n```json\n{AGAIN}\n```", ["f", "g"],
+         "First this.\n\nThen that."),
+        (f"```python\nprint(1)\n```\n```json\n{CALL}\n```", ["f"], "```python\nprint(1)\n```"),
+    ],
+)  # fmt: skip
+def test_calls_are_read_without_tags_as_qwen_coder_writes_them(text, names, content) -> None:
+    message = parse_text(text)
+    assert [call.name for call in message.tool_calls] == names
+    assert [call.id for call in message.tool_calls] == [f"call_{place}" for place in range(len(names))]
+    assert message.tool_calls[0].arguments == '{"x": 1}'
+    assert not any(call.problem for call in message.tool_calls)
+    assert message.content == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"I would call {CALL}.",
+        f"{CALL} and so on",
+        '{"name": "Oslo", "population": 700000}',
+        '[{"name": "f"}]',
+        '```json\n{"name": "Oslo", "arguments": {}, "country": "Norway"}\n```',
+        f"```json\n{CALL}",
+        "[]",
+        "``````",
+        "[1, 2]",
+    ],
+)
+def test_other_json_stays_an_answer(text) -> None:
+    assert parse_text(text) == Message(role="assistant", content=text)
+
+
 def test_a_malformed_bare_call_is_corrected_in_its_own_format() -> None:
     call = only_call('{"name": "f", "parameters": 3}')
     assert call.arguments == '{"name": "f", "parameters": 3}'

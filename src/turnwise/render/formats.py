@@ -1,5 +1,7 @@
 """The assistant's raw text to a message and back: Hermes and Llama 3 tool calls, and thinking.
 
+Calls are read without Hermes' tags, too, by themselves or in a fenced block, as Qwen2.5-Coder writes them.
+
 Invariant: `parse_text` never raises and never drops a word. What it cannot read becomes a `ToolCall` that holds
 the text as written and a `problem` the model can act on, or it stays in `content`.
 """
@@ -24,6 +26,7 @@ class CallFormat(StrEnum):
 
 _OPENING: Final = re.compile(r"<think>|<tool_call>")
 _CALL_TAG: Final = re.compile(r"</?tool_call>")
+_FENCED: Final = re.compile(r"```\w*[ \t]*\n(?P<body>.*?)```", re.DOTALL)
 _BLANK: Final = re.compile(r"[ \t\n\r]*")
 _KEYS: Final = frozenset({"name", "arguments", "parameters", "type", "id"})
 _LONGEST_QUOTE: Final = 80
@@ -54,8 +57,8 @@ def parse_text(text: str) -> Message:
             calls.append(call)
     texts.append(text[position:])
     content = _join(texts)
-    if not calls and (call_alone := _read_bare_call(content)):
-        return Message(role="assistant", content="", thinking=_join(thought), tool_calls=(call_alone,))
+    if not calls:
+        content, calls = _read_untagged(content)
     return Message(role="assistant", content=content, thinking=_join(thought), tool_calls=tuple(calls))
 
 
@@ -115,6 +118,45 @@ def _read_call(text: str, start: int, call_id: str, thinking_unclosed: bool) -> 
         return ToolCall(id=call_id, name=name, arguments=arguments), position
     problem = _explain(reason, body, CallFormat.HERMES)
     return ToolCall(id=call_id, name=name, arguments=body.strip(), problem=problem), position
+
+
+def _read_untagged(content: str) -> tuple[str, list[ToolCall]]:
+    """Content without the calls that stand in it without tags, and these: all of it, or what is in fenced blocks."""
+    if call := _read_bare_call(content):
+        return "", [call]
+    if alone := _read_objects(content):
+        return "", alone
+    calls: list[ToolCall] = []
+
+    def take(block: re.Match[str]) -> str:
+        found = _read_objects(block["body"], len(calls)) or []
+        calls.extend(found)
+        return "" if found else block.group()
+
+    left = _FENCED.sub(take, content)
+    return (left.strip() if calls else content), calls
+
+
+def _read_objects(text: str, first: int = 0) -> list[ToolCall] | None:
+    """The calls of a text that is nothing but JSON objects with a name and arguments; None where it is more or less."""
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+    calls: list[ToolCall] = []
+    position = 0
+    while position < len(text):
+        try:
+            members, position = _read_members(text, position)
+        except _Unreadable:
+            return None
+        name, arguments, reason = _judge(members)
+        if reason:
+            return None
+        calls.append(ToolCall(id=f"call_{first + len(calls)}", name=name, arguments=arguments))
+        position = _skip_blank(text, position)
+        if text.startswith(",", position):
+            position = _skip_blank(text, position + 1)
+    return calls or None
 
 
 def _read_bare_call(content: str) -> ToolCall | None:
