@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise.envs.qa.env import SearchQA
-from turnwise.envs.qa.expert import mentions
+from turnwise.rewards import mentions
 from turnwise.rewards.retrieval import texts
 from turnwise.settings import parse_settings
 from turnwise.tools.search.bm25 import Bm25Settings

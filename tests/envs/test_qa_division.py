@@ -14,6 +14,7 @@ from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.division import Division, divide, keep_complete
 from turnwise.recipes import packaged_divisions, read_recipe
 from turnwise.settings import parse_settings
+from turnwise.tools.search.bm25 import Bm25Settings
 from turnwise.tools.search.retrieval import Passage
 
 TEXTS = {
@@ -118,16 +119,21 @@ def test_one_command_writes_all_that_a_recipe_trains_on(folder, tmp_path, capsys
     command = ["questions", str(folder), str(tmp_path / "data"), "--divide", str(tmp_path / "mine.yaml")]
     assert main(command) == 0
     told = capsys.readouterr().out
-    files = {file.name.removesuffix(".jsonl.gz"): read(file) for file in (tmp_path / "data").iterdir()}
+    data = tmp_path / "data" / "mine"
+    files = {file.name.removesuffix(".jsonl.gz"): read(file) for file in data.iterdir()}
     assert files.keys() == {"written-sft", "written-rl", "train-explained", "sft", "rl"}
-    assert all(f"{tmp_path / 'data' / name}.jsonl.gz: {len(kept)} questions" in told for name, kept in files.items())
+    assert all(f"{data / name}.jsonl.gz: {len(kept)} questions" in told for name, kept in files.items())
     assert len(files["written-sft"]) == 20
     assert files["rl"] == [files["train-explained"][0], *files["written-rl"][:4]]
     assert files["sft"] == [one for one in files["written-sft"] if one["type"] in ("compositional", "comparison")]
     assert "left out 1 that the expert does not answer by search" in told
-    before = {file: file.read_bytes() for file in (tmp_path / "data").iterdir()}
+    before = {file: file.read_bytes() for file in data.iterdir()}
     assert main(command) == 0
-    assert {file: file.read_bytes() for file in (tmp_path / "data").iterdir()} == before
+    assert {file: file.read_bytes() for file in data.iterdir()} == before
+    (tmp_path / "other.yaml").write_text("extends: mine.yaml\nrl_written: 1\n")
+    assert main([*command[:-1], str(tmp_path / "other.yaml")]) == 0
+    assert {file: file.read_bytes() for file in data.iterdir()} == before, "each division has a folder of its own"
+    assert len(read(tmp_path / "data" / "other" / "rl.jsonl.gz")) == 2
 
 
 def test_bridges_are_written_besides_and_demonstrated_where_asked_for(folder, tmp_path, capsys):
@@ -135,7 +141,7 @@ def test_bridges_are_written_besides_and_demonstrated_where_asked_for(folder, tm
     (tmp_path / "plain.yaml").write_text(settings)
     (tmp_path / "mine.yaml").write_text(f"{settings}bridges: 12\ndemonstrated_written: {{bridge: 4}}\n")
     for name in ("plain", "mine"):
-        assert main(["questions", str(folder), str(tmp_path / name), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
+        assert main(["questions", str(folder), str(tmp_path), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
     files = {name: read(tmp_path / name / "written-sft.jsonl.gz") for name in ("plain", "mine")}
     assert not any(one["type"] == "bridge" for one in files["plain"])
     others = [one["question"] for one in files["mine"] if one["type"] != "bridge"]
@@ -161,7 +167,7 @@ def test_the_folders_own_bridges_are_explained_where_asked_for(folder, tmp_path)
     (folder / "train.jsonl").write_text(f"{own}\n{json.dumps(asked)}", encoding="utf-8")
     for name, more in {"plain": "", "mine": "explain_bridges: true\n"}.items():
         (tmp_path / f"{name}.yaml").write_text(f"count: 40\nwritten_sft: 9\nwritten_rl: 5\nrl_written: 5\n{more}")
-        assert main(["questions", str(folder), str(tmp_path / name), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
+        assert main(["questions", str(folder), str(tmp_path), "--divide", str(tmp_path / f"{name}.yaml")]) == 0
     told = {name: read(tmp_path / name / "train-explained.jsonl.gz")[-1].get("evidence") for name in ("plain", "mine")}
     assert told["plain"] is None
     assert told["mine"] == (
@@ -245,10 +251,16 @@ def test_a_packaged_division_fits_the_recipe_that_names_it(name):
     file = packaged_divisions()[name]
     division = parse_settings(Division, read_recipe(file), source=name)
     assert division.rl_written <= division.written_rl
-    assert division.written_sft + division.written_rl <= division.count
+    assert division.written_sft + division.written_rl <= division.count + division.bridges + division.contrasts
     named = [path for path in recipes.packaged_recipes().values() if f"--divide {name}\n" in path.read_text()]
     for path in named:
         args = load_config(path).env.args
-        assert args["passages"] == division.passages
-        assert all(file.startswith("data/") for file in [args["questions"]["dev"], args["corpus"]])
+        bm25 = parse_settings(Bm25Settings, args.get("bm25", {}), source=path.name)
+        shown = division.passages, division.passage_chars, division.bm25
+        assert (args["passages"], args["passage_chars"], bm25) == shown, "as the expert was tried"
+        files = args["questions"]
+        assert files.pop("dev") == "data/multihop/dev.jsonl.gz"
+        assert files.pop("sft") == f"data/{name}/sft.jsonl.gz"
+        train = files["train"] if isinstance(files["train"], list) else [files["train"]]
+        assert {str(Path(file).parent) for file in train} == {f"data/{name}"}
     assert len(named) == (0 if name == "qwen-1.5b-all" else 1), "docs/results.md alone names that one"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from turnwise.envs.qa.env import SearchQA
-from turnwise.envs.qa.expert import leads
+from turnwise.envs.qa.expert import queries_from
 from turnwise.tools.search.http_index import HttpIndex
 from turnwise.tools.search.retrieval import Hit, Passage
 
@@ -72,7 +72,7 @@ async def play(env):
     ],
 )  # fmt: skip
 def test_a_lead_is_a_name_that_both_have_then_with_words_of_the_question(question, read, wanted, expected):
-    assert list(leads(question, read, wanted)) == expected
+    assert list(queries_from(question, read, wanted)) == expected
 
 
 def test_an_expert_follows_a_name_to_a_passage_whose_title_it_has_not_read():

@@ -8,7 +8,7 @@ import pytest
 
 from tiny_encyclopedia import CORPUS
 from turnwise.envs.qa.formats import Question
-from turnwise.envs.qa.writer.bridges import MANY, MOST_OF_ALL, find_chances, write_bridges
+from turnwise.envs.qa.writer.bridges import MANY, MOST_OF_ALL, MOST_OF_LIFE, find_chances, ration, write_bridges
 from turnwise.envs.qa.writer.facts import FactBook
 from turnwise.envs.qa.writer.files import Source, explain_all
 from turnwise.envs.qa.writer.links import Encyclopedia
@@ -151,6 +151,60 @@ def test_what_there_is_little_of_comes_first():
     of_novels = [question.text.count("Novel") for question in asked]
     half = len(asked) // 2
     assert sum(of_novels[:half]) < 0.8 * sum(of_novels[half:])
+
+
+def test_the_first_have_no_more_of_lives_and_dates_than_real_questions():
+    asked = [
+        Question(text=f"When was the author of Novel{number} born?" if number % 4 else f"Who wrote {number}?",
+                 answers=("1950" if number % 4 else "Al Holt",))
+        for number in range(400)
+    ]  # fmt: skip
+    order = ration(asked)
+    assert sorted(one.text for one in order) == sorted(one.text for one in asked)
+    for last in range(1, 110):
+        lives = sum("born" in one.text for one in order[:last])
+        assert lives <= MOST_OF_LIFE * last + 1
+    assert [one.text for one in order if "wrote" in one.text] == [one.text for one in asked if "wrote" in one.text]
+
+
+def test_a_title_that_has_the_answer_is_not_asked_about():
+    texts = {
+        "Burn (Ash song)": '"Burn" is a song by Ash.', "Burn": "Burn is a town in Norway.",
+        "Ash": "Ash are a Danish rock band formed in 1991.",
+    }  # fmt: skip
+    assert not any("Ash" in question.answers for question in ask_all(texts).values())
+    plain = {title.replace("Ash song", "song"): text for title, text in texts.items()}
+    assert any("Ash" in question.answers for question in ask_all(plain).values())
+
+
+def test_nothing_is_told_apart_by_what_the_question_says_anyway():
+    shot = 'Bo Lund is a Danish cinematographer. He shot all of Al Holt\'s films, including the film "Tide".'
+    texts = {"Bo Lund": shot, "Tide": "Tide is a 1990 Danish film directed by Al Holt."}
+    asked = ask_all(texts)
+    assert any("released in 1990" in text for text in asked)
+    assert not any("directed by Al Holt" in text for text in asked)
+
+
+def test_a_place_may_be_answered_without_its_region():
+    asked = ask_all(CHAIN)
+    answers = {one.answers for one in asked.values() if one.answers[0] == "Elm, Delaware"}
+    assert answers == {("Elm, Delaware", "Elm")}
+
+
+def test_what_is_of_no_known_kind_is_not_led_through():
+    texts = {"Low Sun": "Low Sun is a song about Karl Wax.", "Karl Wax": "Karl Wax is a diverse class of compounds."}
+    assert ask_all(texts) == {}
+
+
+def test_no_city_of_a_city_is_asked_about():
+    texts = {"Nes": "Nes is an island off the village of Elm, Delaware.", "Elm, Delaware": CHAIN["Elm, Delaware"]}
+    assert ask_all(texts) != {}
+    assert not any("village of a village" in text for text in ask_all(texts))
+
+
+def test_a_year_is_no_song_of_that_name():
+    texts = {"Low Sun": "Low Sun is a song by Orca recorded in 1979.", "1979": "1979 is a song by Reef."}
+    assert ask_all(texts) == {}
 
 
 def test_other_questions_are_the_same_whether_bridges_are_written_or_not():

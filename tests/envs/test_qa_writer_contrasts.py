@@ -71,7 +71,51 @@ def test_what_both_do_is_the_one_thing_that_they_share(written):
     shared = {one.supporting_titles: one.answers for one in asked(written, "profession") + asked(written, "occupation")}
     assert shared
     for titles, answers in shared.items():
-        assert answers == (("photographer",) if set(titles) == {"Ola Vik", "Per Moen"} else ("film director",))
+        assert answers == (
+            ("photographer",) if set(titles) == {"Ola Vik", "Per Moen"} else ("film director", "director")
+        )
+
+
+TRADES = {
+    "of a nation of two words": ("a South Korean film director", "a Danish film director", "film director"),
+    "in longer words": ("an American silent film actor", "an actor", "actor"),
+    "with another in common": ("a South Korean film director and screenwriter", "a screenwriter and director", None),
+    "with kin in common": ("a novelist and poet", "a screenwriter and poet", None),
+    "with kin of its own": ("a writer and novelist", "a novelist", None),
+    "which is two": ("an art director", "a film director", None),
+    "with another behind": ("a painter who worked as an actor", "an actor and painter", None),
+}
+
+
+@pytest.mark.parametrize("case", TRADES)
+def test_a_shared_trade_is_the_only_one(case):
+    first, second, trade = TRADES[case]
+    texts = {"Al Holt": first, "Bo Lund": second}
+    corpus = [Passage(id=name, title=name, text=f"{name} (born 1950) is {what}.") for name, what in texts.items()]
+    drafts = islice(write_contrasts(Encyclopedia(FactBook(corpus)), random.Random(0)), 200)
+    answers = {one.answers[0] for one in drafts if "profession" in one.text or "occupation" in one.text}
+    assert answers == (set() if trade is None else {trade})
+
+
+@pytest.mark.parametrize(("second", "asked"), [("novelist", False), ("painter", True)])
+def test_of_two_trades_neither_is_the_other(second, asked):
+    names = [f"{first} {last}" for first in ("Al", "Bo", "Cy") for last in ("Holt", "Lund")]
+    corpus = [
+        Passage(id=name, title=name, text=f"{name} (born 1950) is a {'writer' if place % 2 else second}.")
+        for place, name in enumerate(names)
+    ]
+    drafts = islice(write_contrasts(Encyclopedia(FactBook(corpus)), random.Random(0)), 200)
+    assert any(one.answers == ("no",) for one in drafts) == asked
+
+
+def test_common_trades_are_asked_for_more_often():
+    names = [f"{first} {last}" for first in ("Al", "Bo", "Cy", "Di", "Ed") for last in ("Holt", "Lund", "Moe", "Roe")]
+    trades = ["poet"] * 18 + ["cellist"] * 2
+    people = zip(names, trades, strict=True)
+    corpus = [Passage(id=name, title=name, text=f"{name} (born 1950) is a Danish {trade}.") for name, trade in people]
+    drafts = list(islice(write_contrasts(Encyclopedia(FactBook(corpus)), random.Random(0)), 600))
+    shared = [one.answers[0] for one in drafts if "profession" in one.text or "occupation" in one.text]
+    assert shared.count("poet") > 2 * shared.count("cellist") > 0
 
 
 def test_one_of_two_is_asked_for_by_what_the_other_lacks(written):

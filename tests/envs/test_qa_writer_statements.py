@@ -76,46 +76,30 @@ def test_a_topic_is_known_as_what_tells_little(noun: str):
 
 STATED: Mapping[str, tuple[str, str, str]] = {
     "publisher": ("Skimmer", "Skimmer is a 1986 computer game published by Holt Soft.", "Holt Soft"),
-    "developer": ("Skimmer", "Skimmer is a video game. It was developed by Holt Soft for Atari.", "Holt Soft"),
     "author": ("The Tide", "The Tide is a novel by the Irish writer Nora Quill, set in Cork.", "Nora Quill"),
     "writer": ("Pilot", "Pilot is an episode written by Nora Quill.", "Nora Quill"),
     "network": ("Hotel Sea", "Hotel Sea is a drama series. It aired on NBC from 1990.", "NBC"),
     "premiere": ("Hotel Sea", "Hotel Sea is a drama series that premiered on NBC on May 3, 1990.", "1990"),
     "creator": ("Hotel Sea", "Hotel Sea is an American sitcom created by Nora Quill.", "Nora Quill"),
-    "episode's series": ("Pilot", 'Pilot is the first episode of the sitcom "Hotel Sea".', "Hotel Sea"),
     "album": ("Low Sun", 'Low Sun is a song by Orca from their album "Cold Water".', "Cold Water"),
     "label": ("Cold Water", "Cold Water is an album. It was released in 1999 by Reef Records.", "Reef Records"),
     "source": ("Tide", 'Tide is a 1990 film based on the novel "The Tide" by Nora Quill.', "The Tide"),
     "sequel": ("Tide II", 'Tide II is a 1995 film. It is a sequel to the film "Tide".', "Tide"),
     "publication year": ("The Tide", "The Tide is a novel first published in 1934.", "1934"),
     "played by": ("Ed Moss", "Ed Moss is a fictional character played by Jim Holt.", "Jim Holt"),
-    "character's show": ("Ed Moss", 'Ed Moss is a fictional character from the sitcom "Hotel Sea".', "Hotel Sea"),
     "band": ("Ida Roe", "Ida Roe is a Danish singer. She is the guitarist of the band Orca.", "Orca"),
-    "team": ("Bo Lund", "Bo Lund is a Swedish footballer who plays for Malmo United.", "Malmo United"),
     "education": ("Bo Lund", "Bo Lund is a writer. He graduated from Lund University.", "Lund University"),
-    "workplace": ("Bo Lund", "Bo Lund is an engineer. He is a professor at Lund University.", "Lund University"),
-    "party": ("Bo Lund", "Bo Lund is a politician. He is a member of the Green Party.", "Green Party"),
-    "position": ("Bo Lund", "Bo Lund is a footballer. He plays as a goalkeeper.", "goalkeeper"),
-    "famous work": ("Nora Quill", 'Nora Quill is a writer best known for her novel "The Tide".', "The Tide"),
-    "signed label": ("Orca", "Orca is a band. They are signed to Reef Records.", "Reef Records"),
     "band formed": ("Orca", "Orca are a rock band formed in Odense in 1991.", "1991"),
     "band's home": ("Orca", "Orca are a rock band from Odense, Denmark.", "Odense, Denmark"),
     "founding year": ("Holt Soft", "Holt Soft is a company. It was founded by Al Holt in 1980.", "1980"),
     "founder": ("Holt Soft", "Holt Soft is a company founded by Al Holt.", "Al Holt"),
     "headquarters": ("Holt Soft", "Holt Soft is a company headquartered in Leeds, England.", "Leeds, England"),
     "owner": ("Reef Records", "Reef Records is a label owned by Holt Group.", "Holt Group"),
-    "operator": ("Vik Airport", "Vik Airport is a public airport operated by Vik Council.", "Vik Council"),
     "home ground": ("Vik FC", "Vik FC is a club. They play their home games at Strand Park.", "Strand Park"),
-    "league": ("Vik FC", "Vik FC is a football club that plays in the West League.", "West League"),
-    "capacity": ("Strand Park", "Strand Park is a stadium. It has a capacity of 4,500.", "4,500"),
-    "opening year": ("Strand Park", "Strand Park is a stadium opened in 1931.", "1931"),
-    "namesake": ("Holt Hall", "Holt Hall is a building named after the banker Al Holt.", "Al Holt"),
     "location": ("Strand Park", "Strand Park is a stadium located in Vik, Norway.", "Vik, Norway"),
     "county": ("Elm", "Elm is a village in Kent County, Delaware.", "Kent County"),
     "state": ("Elm", "Elm is a village in Kent County, Delaware.", "Delaware"),
     "population": ("Elm", "Elm is a village. At the 2010 census its population was 1,204.", "1,204"),
-    "mouth": ("Elm Creek", "Elm Creek is a tributary of the Oak River.", "Oak River"),
-    "family": ("Aspis", "Aspis is a genus of moths of the family Erebidae.", "Erebidae"),
     "father": ("Jo Berg", "Jo Berg (born 1950) is a poet. He is the son of Nils Berg and Ada Holm.", "Nils Berg"),
 }  # fmt: skip
 
@@ -132,6 +116,23 @@ def find(name: str, title: str, text: str) -> str:
 def test_a_statement_is_read_as_it_is_written(name: str):
     title, text, value = STATED[name]
     assert find(name, title, text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "spellings"),
+    [
+        ("located in Reno, Nevada, United States.", ("Reno, Nevada", "Reno")),
+        ("located in Reno, Nevada, U.S.", ("Reno, Nevada", "Reno")),
+        ("located in Vik, Norway.", ("Vik, Norway", "Vik")),
+    ],
+)
+def test_a_place_is_named_without_the_country_behind_its_state(text: str, spellings: tuple[str, ...]):
+    topic = topic_of("Holt Hall", f"Holt Hall is a museum {text}")
+    assert topic is not None
+    (location,) = (one for one in STATEMENTS if one.name == "location")
+    value = location.find(topic)
+    assert value is not None
+    assert value.spellings == spellings
 
 
 UNSTATED: Mapping[str, tuple[str, str, str]] = {
@@ -154,6 +155,13 @@ UNSTATED: Mapping[str, tuple[str, str, str]] = {
     "of the lyrics": ("writer", "Low Sun", "Low Sun is a song with lyrics written by Nora Quill."),
     "of a people": ("performer", "Low Sun", "Low Sun is a song by British-Irish band Orca."),
     "a co-founder's": ("founder", "Holt Soft", "Holt Soft is a company co-founded by Al Holt."),
+    "a time": ("location", "Holt Hall", "Holt Hall is a museum founded in September 1990."),
+    "a university": ("location", "Holt Hall", "Holt Hall is a museum at Vik University."),
+    "a stadium": ("location", "Vik FC", "Vik FC is a football team. It plays in Strand Arena."),
+    "described before it is named": ("owner", "Holt Hall", "Holt Hall is a hotel owned by American Holt Group."),
+    "described by a continent": ("network", "Hotel Sea", "Hotel Sea is a series. It aired on African Magic."),
+    "a word for any": ("creator", "Hotel Sea", "Hotel Sea is a series created by Studio 100."),
+    "with an employer": ("creator", "Hotel Sea", "Hotel Sea is a series created by Al Holt of Holt Films."),
     "an owner's": ("founder", "Reef Records", "Reef Records is a label founded by Holt Group's Al Holt."),
 }  # fmt: skip
 
@@ -210,6 +218,14 @@ LEADS: Mapping[str, tuple[str, str, Lead | None]] = {
         "Nora Quill", "works with others including Nora Quill.", Lead(words="works with others including", listed=True),
     ),
     "denied": ("Nora Quill", "was not written by Nora Quill.", None),
+    "one of two parents": (
+        "Nora Quill", "was a daughter of Nora Quill and her husband Al.",
+        Lead(words="was a daughter of", listed=True),
+    ),
+    "the only parent": ("Nora Quill", "was a daughter of Nora Quill.", Lead(words="was a daughter of", listed=False)),
+    "the only marriage": ("Nora Quill", "married Nora Quill in Oslo.", Lead(words="married", listed=False)),
+    "one of two marriages": ("Nora Quill", "married Nora Quill before a second marriage.", None),
+    "one of two sides": ("Leeds", "lies between Leeds in the north and Hull.", None),
     "a verb in between": ("Nora Quill", "was the first to defeat Nora Quill.", None),
 }  # fmt: skip
 

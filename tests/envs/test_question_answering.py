@@ -13,9 +13,9 @@ import pytest
 
 from turnwise.envs import EnvSettings, check_env, make_env
 from turnwise.envs.qa.env import SearchQA
-from turnwise.envs.qa.expert import mentions, next_search
+from turnwise.envs.qa.expert import next_search
 from turnwise.errors import ConfigError, EnvError, RewardError, ToolError
-from turnwise.rewards import reward
+from turnwise.rewards import mentions, reward
 from turnwise.tools.search.corpus import read_corpus
 from turnwise.tools.search.http_index import HttpIndex
 from turnwise.tools.search.retrieval import Hit, Passage, SearchDownError

@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="write the folder's training questions, with evidence")
     parser.add_argument(
-        "--divide", metavar="NAME", help="a recipe's questions, divided for SFT and RL: it says which NAME; or a file"
+        "--divide",
+        metavar="NAME",
+        help="a recipe's questions, divided for SFT and RL, into target/NAME: the recipe says which; or a file",
     )
     parser.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API whose model writes the questions")
     parser.add_argument("--api-model", metavar="NAME", help="which of the endpoint's models")
@@ -125,7 +127,7 @@ def _divide(options: argparse.Namespace) -> int:
         raise ConfigError(f"--divide writes several files: give a folder, such as data, in place of {options.target}")
     path = _find_division(options.divide)
     division = parse_settings(Division, read_recipe(path), source=str(path))
-    for line in write_divided(read_source(options.corpus, options.avoid), options.target, division):
+    for line in write_divided(read_source(options.corpus, options.avoid), options.target / path.stem, division):
         print_line(line)
     return 0
 

@@ -1,6 +1,6 @@
 """Rewards: what an answer is worth, by name, and how answers are compared."""
 
-from turnwise.rewards.answers import exact_match, f1, final_answer, normalise_answer
+from turnwise.rewards.answers import exact_match, f1, final_answer, mentions, normalise_answer
 from turnwise.rewards.foreign import from_rubric, from_trl, from_verifiers
 from turnwise.rewards.llm_judge import judge
 from turnwise.rewards.named import choose_rewards
@@ -37,6 +37,7 @@ __all__ = [
     "from_trl",
     "from_verifiers",
     "judge",
+    "mentions",
     "normalise_answer",
     "reward",
 ]

@@ -40,6 +40,12 @@ def normalise_answer(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", bare).split())
 
 
+def mentions(text: str, name: str) -> bool:
+    """Whether the name stands in the text as whole words, once both are normalised as answers are."""
+    wanted = normalise_answer(name)
+    return bool(wanted) and f" {wanted} " in f" {normalise_answer(text)} "
+
+
 def exact_match(prediction: str | None, answers: str | Sequence[str]) -> bool:
     """Whether the prediction equals any gold answer once both are normalised; no prediction never does."""
     if prediction is None:

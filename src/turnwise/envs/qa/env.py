@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from turnwise.envs.qa.data import QuestionSet, find_corpus, join_contexts, read_splits, to_tasks
-from turnwise.envs.qa.expert import leads, mentions, next_search
+from turnwise.envs.qa.expert import next_search, queries_from
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.errors import EnvError
@@ -27,6 +27,7 @@ from turnwise.rewards import (
     f1,
     final_answer,
     format_gated_exact_match,
+    mentions,
 )
 from turnwise.rewards.retrieval import FOUND_GOLD, SEARCH_COST, normalise_title, texts
 from turnwise.seeds import derive_seed
@@ -219,7 +220,7 @@ class SearchQA(ToolEnv):
         for name in gold.wanted:
             if name in gold.found or name not in known:
                 continue
-            for query in leads(question, read, f"{known[name].title}\n{known[name].text}"):
+            for query in queries_from(question, read, f"{known[name].title}\n{known[name].text}"):
                 if query not in self._queries and self._shows(query, name):
                     return query
         return None

@@ -8,8 +8,8 @@ where neither showed a supporting passage.
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from turnwise.envs.qa.writer.patterns import DEMONYMS
-from turnwise.rewards import normalise_answer
+from turnwise.envs.qa.nations import DEMONYMS
+from turnwise.rewards import mentions
 from turnwise.rewards.retrieval import normalise_title
 
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")
@@ -55,11 +55,11 @@ def next_search(
     return left[0] if question in searched else question
 
 
-def leads(question: str, read: str, wanted: str) -> Iterator[str]:
+def queries_from(question: str, read: str, wanted: str) -> Iterator[str]:
     """Queries that may lead from what has been read to a passage, by names that both have; the plainest first.
 
-    `leads("Who leads the party of Al Ford?", "Al Ford is of the Farm Party.", "Eva Lund leads the Farm Party.")` has
-    `"Farm Party"` and then `"Farm Party leads"`: a name by itself, and with words of the question that the passage has.
+    Of `"Who leads the party of Al Ford?"`, `"Al Ford is of the Farm Party."` and `"Eva Lund leads the Farm Party."`:
+    `"Farm Party"` and then `"Farm Party leads"`, a name by itself, and with words of the question that the passage has.
     """
     names = [name for name in _names(f"{question}\n{read}") if mentions(wanted, name)]
     yield from names
@@ -99,9 +99,3 @@ def _as_known(title: str, known: str) -> str:
 def bare_title(title: str) -> str:
     """`bare_title("Lumen (firm)") == "Lumen"`."""
     return _QUALIFIER.sub("", title)
-
-
-def mentions(text: str, name: str) -> bool:
-    """Whether the name stands in the text as whole words, once both are normalised as answers are."""
-    wanted = normalise_answer(name)
-    return bool(wanted) and f" {wanted} " in f" {normalise_answer(text)} "

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
 
-from turnwise.envs.qa.expert import bare_title, mentions
+from turnwise.envs.qa.expert import bare_title
 from turnwise.envs.qa.formats import Question
-from turnwise.rewards import exact_match, normalise_answer
+from turnwise.envs.qa.writer.held_out import HeldOut
+from turnwise.rewards import exact_match, mentions, normalise_answer
 from turnwise.seeds import derive_seed
 from turnwise.tools.search.retrieval import Index, Passage
 
@@ -180,21 +181,16 @@ def _find_pairs(index: Index, seed: int, avoid: Sequence[Question]) -> Iterator[
     rng = random.Random(derive_seed(seed, "pairs"))
     rng.shuffle(passages)
     kinds = rng.choices(list(SHARES), weights=list(SHARES.values()), k=len(passages))
-    held_out = [_supporting(question) for question in avoid]
+    held_out = HeldOut(avoid)
     asked: set[frozenset[str]] = set()
     for first, kind in zip(passages, kinds, strict=True):
         second = _find_alike(index, first) if kind == "comparison" else _find_linked(index, first)
         if second is None:
             continue
         ids = frozenset((first.id, second.id))
-        names = ids | {first.title, second.title}
-        if ids not in asked and not any(one and one <= names for one in held_out):
+        if ids not in asked and not held_out.overlap((first.id, second.id), (first.title, second.title)):
             asked.add(ids)
             yield _Pair(kind=kind, first=first, second=second)
-
-
-def _supporting(question: Question) -> frozenset[str]:
-    return frozenset(question.supporting_ids or question.supporting_titles)
 
 
 def _find_linked(index: Index, first: Passage) -> Passage | None:

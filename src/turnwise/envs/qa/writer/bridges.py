@@ -6,18 +6,19 @@ the question nor the title of the last passage has the answer in it, unless it i
 
 import random
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import cbrt
 from typing import Literal, TypeAlias
 
-from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
-from turnwise.envs.qa.writer.drafts import draft
+from turnwise.envs.qa.writer import patterns
+from turnwise.envs.qa.writer.drafts import draft, with_article
 from turnwise.envs.qa.writer.links import STATEMENTS, Encyclopedia, Link
 from turnwise.envs.qa.writer.statements import Statement, Value
 from turnwise.envs.qa.writer.topics import Topic
+from turnwise.rewards import mentions
 
 Shape: TypeAlias = Literal["phrase", "sentence", "name"]
 """`In what year was the publisher of X founded?`, `X is a game published by a company founded in what year?` and
@@ -30,6 +31,11 @@ _TWO_STOPS = re.compile(r"(?<!\.)\.\.(?!\.)")
 """Behind a name such as Jr."""
 _UNNAMED = ("", "person")
 """Words that are too few to ask for a name by."""
+_LIFE = re.compile(r"\b(?:born|birth\w*|died?|death|pass away)\b")
+MOST_OF_LIFE, MOST_DATES = 0.12, 0.12
+"""The shares of questions that mention a birth or a death, and of answers that are dates: a little over those of
+HotpotQA and MuSiQue, .107 and .085."""
+_PLACES = ("settlement", "region")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,7 @@ Asked: TypeAlias = tuple[Chance, Question]
 
 
 def write_bridges(encyclopedia: Encyclopedia, rng: random.Random) -> Iterator[Question]:
-    """All that the corpus has; the first of them are of as many kinds as can be."""
+    """All that the corpus has; the first of them are of as many kinds as can be. `ration` is to follow."""
     found = list(find_chances(encyclopedia))
     rng.shuffle(found)
     asked = [
@@ -67,6 +73,26 @@ def write_bridges(encyclopedia: Encyclopedia, rng: random.Random) -> Iterator[Qu
         if (question := _ask(chance, encyclopedia, rng)) is not None
     ]
     yield from (question for _, question in _even_out(_mix(asked)))
+
+
+def ration(questions: Iterable[Question]) -> list[Question]:
+    """In an order whose beginning has no more of births, deaths and dates than real questions, as far as others go.
+
+    An encyclopedia states most of all when and where people were born.
+    """
+    waiting: dict[tuple[bool, bool], deque[tuple[int, Question]]] = defaultdict(deque)
+    for place, question in enumerate(questions):
+        life, date = bool(_LIFE.search(question.text)), bool(patterns.DATES.fullmatch(question.answers[0]))
+        waiting[life, date].append((place, question))
+    lives = dates = 0
+    order: list[Question] = []
+    while left := [kind for kind, queue in waiting.items() if queue]:
+        spent = lives >= MOST_OF_LIFE * (len(order) + 1), dates >= MOST_DATES * (len(order) + 1)
+        free = [kind for kind in left if not (kind[0] and spent[0]) and not (kind[1] and spent[1])]
+        first = min(free or left, key=lambda kind: waiting[kind][0][0])
+        order.append(waiting[first].popleft()[1])
+        lives, dates = lives + first[0], dates + first[1]
+    return order
 
 
 def find_chances(encyclopedia: Encyclopedia) -> Iterator[Chance]:
@@ -96,7 +122,10 @@ def _leads_on(link: Link) -> Shape | None:
     """How a question can go through it to what is stated of its target."""
     if link.statement is not None:
         return "phrase" if link.statement.refer else None
-    return "sentence" if link.target.known_as and not link.listed else None
+    noun = link.target.known_as
+    if not noun or link.listed or link.lead.endswith(f"{noun.split()[-1]} of"):  # "borders the city of a city"
+        return None
+    return "sentence"
 
 
 def _follow(
@@ -153,16 +182,19 @@ def _ask(chance: Chance, encyclopedia: Encyclopedia, rng: random.Random) -> Ques
     """The question in words; None where they would give the answer away."""
     first, target, value = chance.links[0], chance.target, chance.value
     name = first.topic.name if encyclopedia.has_one(first.topic.name) else first.topic.title
-    given = " ".join([*(link.topic.name for link in chance.links), first.lead])
+    given = f"{name} {first.lead}"
     if chance.shape == "name":
         described = chance.statement.described.format(value.text)
         sought = f"{rng.choice(('what', 'which'))} {target.known_as} {described}"
         text = (
             f"{sought} {first.statement.active.format(name)}?" if first.statement else f"{name} {first.lead} {sought}?"
         )
-        told = f"{target.name} is {_with_article(target.known_as)} {described}."
-        answers: tuple[str, ...] = (target.name,)
+        told = f"{target.name} is {with_article(target.known_as)} {described}."
+        short = target.name.split(",")[0] if target.kind in _PLACES else target.name
+        answers: tuple[str, ...] = (target.name, short)
         secret: tuple[str, ...] = (target.name, value.text)
+        if value.text in given:  # "all of Al Holt's films, including which film directed by Al Holt"
+            return None
     else:
         text = _phrase(chance, name, rng) if chance.shape == "phrase" else _sentence(chance, name, rng)
         told = chance.statement.tell.format(target.name, value.text)
@@ -193,10 +225,10 @@ def _phrase(chance: Chance, name: str, rng: random.Random) -> str:
 def _sentence(chance: Chance, name: str, rng: random.Random) -> str:
     """`X is a game published by a company founded in what year?`."""
     first = chance.links[0]
-    words = [name, first.lead, _with_article(first.target.known_as)]
+    words = [name, first.lead, with_article(first.target.known_as)]
     for link in chance.links[1:]:
         assert link.statement is not None
-        words += [link.statement.clause, _with_article(link.target.known_as or link.target.kind)]
+        words += [link.statement.clause, with_article(link.target.known_as or link.target.kind)]
     return " ".join([*words, rng.choice(chance.statement.relative)])
 
 
@@ -205,7 +237,3 @@ def tell_link(link: Link) -> str:
     if link.statement is None:
         return f"{link.topic.name} {link.lead} {link.target.name}."
     return link.statement.tell.format(link.topic.name, link.target.name)
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"

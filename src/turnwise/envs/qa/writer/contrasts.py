@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
-from turnwise.envs.qa.writer.drafts import draft, mix
+from turnwise.envs.qa.nations import DEMONYM
+from turnwise.envs.qa.writer.drafts import draft, mix, with_article
 from turnwise.envs.qa.writer.links import STATEMENTS, Encyclopedia
-from turnwise.envs.qa.writer.patterns import DEMONYMS
 from turnwise.envs.qa.writer.statements import Statement
 from turnwise.envs.qa.writer.templates import conclude_same
 from turnwise.envs.qa.writer.topics import KIND_OF, Topic
+from turnwise.rewards import mentions
 
 TYPE = "contrast"
 
@@ -83,11 +83,24 @@ _OCCUPATION_ENDS = re.compile(
 )
 _BETWEEN = re.compile(r", and |, | and | & |/")
 _PLURALS = {"series": "series", "genus": "genera"}
-_TELL_LITTLE = frozenset(
-    ("player", "host", "center", "guard", "tackle", "safety", "administrator", "receiver", "executive", "model")
-)
+_TELL_LITTLE = frozenset((
+    "player", "host", "center", "guard", "tackle", "safety", "administrator", "receiver", "executive", "model",
+    "jockey", "book",
+))  # fmt: skip
 _TOLD_APART = ("person", "magazine", "book")
 """Kinds whose words do not mean the same: a town may be a municipality, but no novel is a play."""
+_STAGES = frozenset(("film", "silent", "television", "theatre", "theater", "stage", "screen", "movie"))
+"""Words before a trade that is the same without them."""
+_KIN = (
+    ("writer", "screenwriter", "author", "novelist", "playwright", "dramatist", "essayist"),
+    ("director", "filmmaker"),
+    ("actor", "actress"),
+    ("singer", "vocalist", "singer-songwriter", "soprano", "tenor"),
+    ("musician", "guitarist", "pianist", "drummer", "bassist", "violinist", "cellist", "saxophonist", "trumpeter"),
+    ("businessman", "businesswoman", "entrepreneur", "industrialist", "executive"),
+)
+"""Trades of which who has one may be said to have another."""
+_NATION = re.compile(rf"\b(?:{DEMONYM})(?:-(?:born|American|Canadian|British))?\b ?")
 _FOR_NOW = frozenset(
     ("former", "current", "retired", "noted", "famous", "notable", "award-winning", "prominent", "late")
 )
@@ -202,7 +215,7 @@ def _same_kind(pairs: _Pairs) -> Iterator[Question | None]:
     ]
     while names:
         name = pairs.rng.choice(names)
-        kin = [one for one in names if one != name and KIND_OF[one] == KIND_OF[name]]
+        kin = [one for one in names if _kin(one) != _kin(name) and KIND_OF[one] == KIND_OF[name]]
         alike = pairs.rng.random() < 0.5
         other = name if alike or not kin else pairs.rng.choice(kin)
         pair = pairs.of(pairs.called[name], pairs.called[other])
@@ -210,7 +223,7 @@ def _same_kind(pairs: _Pairs) -> Iterator[Question | None]:
             yield None
             continue
         swapped = pairs.rng.choice((pair, pair[::-1]))
-        told = " ".join(f"{one.name} is {_with_article(one.known_as)}." for one in swapped)
+        told = " ".join(f"{one.name} is {with_article(one.known_as)}." for one in swapped)
         yield _yes_no(pairs, _plural(name), swapped, [_last(one) for one in swapped], told)
 
 
@@ -229,21 +242,22 @@ def _shared(
 
 
 def _shared_profession(pairs: _Pairs) -> Iterator[Question | None]:
-    people = [(one, _occupations(one)) for one in pairs.topics if one.kind == one.facts.kind == _WHO]
-    by_occupation: dict[str, list[Topic]] = defaultdict(list)
-    for one, occupations in people:
-        for occupation in occupations:
-            by_occupation[occupation].append(one)
-    has = {one.id: set(occupations) for one, occupations in people}
-    common = [occupation for occupation, listed in by_occupation.items() if len(listed) > 1]
+    trades = {one.id: _trades(one) for one in pairs.topics if one.kind == one.facts.kind == _WHO}
+    having: dict[str, list[Topic]] = defaultdict(list)
+    for one in pairs.topics:
+        for trade in trades.get(one.id, ()):
+            having[trade].append(one)
+    common = [trade for trade, listed in having.items() if len(listed) > 1]
+    weights = [len(having[trade]) ** 0.5 for trade in common]
     while common:
-        occupation = pairs.rng.choice(common)
-        pair = pairs.of(by_occupation[occupation], by_occupation[occupation])
-        if pair is None or len(has[pair[0].id] & has[pair[1].id]) != 1:
+        (trade,) = pairs.rng.choices(common, weights)
+        pair = pairs.of(having[trade], having[trade])
+        answers = () if pair is None else _name_trade(trade, *(trades[one.id] for one in pair))
+        if pair is None or not answers or not _share_only(trade, pair):
             yield None
             continue
-        told = " ".join(f"{one.name} is {_with_article(occupation)}." for one in pair)
-        yield _draft(pairs.rng.choice(_PROFESSIONS).format(*pairs.names(pair)), (occupation,), pair, told)
+        told = " ".join(f"{one.name} is {with_article(answers[0])}." for one in pair)
+        yield _draft(pairs.rng.choice(_PROFESSIONS).format(*pairs.names(pair)), answers, pair, told)
 
 
 def _which(pairs: _Pairs) -> Iterator[Question | None]:
@@ -268,8 +282,7 @@ def _which(pairs: _Pairs) -> Iterator[Question | None]:
 
 def _is_plain(text: str, statement: Statement) -> bool:
     """Whether a value is a whole name or a number: no people's name, and more than one word where it is a person's."""
-    words = re.split("[ -]", text)
-    return not any(word in DEMONYMS for word in words) and (len(words) > 1 or statement.to != (_WHO,))
+    return not _NATION.search(text) and (len(re.split("[ -]", text)) > 1 or statement.to != (_WHO,))
 
 
 def _yes_no(pairs: _Pairs, asked: str, pair: tuple[Topic, Topic], words: Sequence[str], told: str) -> Question:
@@ -324,15 +337,36 @@ def _country_of(topic: Topic) -> tuple[str, ...]:
     return () if topic.facts.state is None else (topic.facts.state,)
 
 
-def _occupations(topic: Topic) -> tuple[str, ...]:
-    """`("film director", "producer")` of a passage that opens with "is an American film director and producer"."""
-    words = topic.clauses[0].split(maxsplit=2)[2]
+def _trades(topic: Topic) -> dict[str, str]:
+    """`{"director": "film director", "producer": "producer"}` of "is a South Korean film director and producer"."""
+    words = _NATION.sub("", topic.clauses[0].split(maxsplit=2)[2])
     end = _OCCUPATION_ENDS.search(words)
     listed = _BETWEEN.split(words[: end.start()] if end else words)
-    plain = [" ".join(word for word in one.split() if word not in DEMONYMS and word not in _FOR_NOW) for one in listed]
-    return tuple(
-        one for one in plain if one.islower() and KIND_OF.get(one.split()[-1]) == _WHO and len(one.split()) < 4
-    )
+    plain = [" ".join(word for word in one.split() if word not in _FOR_NOW) for one in listed]
+    named = [one for one in plain if one.islower() and KIND_OF.get(one.split()[-1]) == _WHO and len(one.split()) < 4]
+    return {
+        one if one.split()[-1] in _TELL_LITTLE else one.split()[-1]: one for one in named if one not in _TELL_LITTLE
+    }
+
+
+def _name_trade(trade: str, first: Mapping[str, str], second: Mapping[str, str]) -> tuple[str, ...]:
+    """What both are, and what else it may be called; nothing of an art director and a film director."""
+    if any(other != trade and _kin(other) == _kin(trade) for other in (*first, *second)):
+        return ()
+    if first[trade] == second[trade]:
+        return first[trade], trade
+    before = [set(one[trade].split()[:-1]) for one in (first, second)]
+    return (trade,) if not all(before) or before[0] | before[1] <= _STAGES else ()
+
+
+def _share_only(trade: str, pair: tuple[Topic, Topic]) -> bool:
+    """Whether their openings have no other trade in common, a screenwriter's and a novelist's included."""
+    said = [{_kin(word) for word in re.findall(r"[a-z-]+", one.opening) if KIND_OF.get(word) == _WHO} for one in pair]
+    return said[0] & said[1] == {_kin(trade.split()[-1])}
+
+
+def _kin(trade: str) -> str:
+    return next((kin[0] for kin in _KIN if trade in kin), trade)
 
 
 def _plural(word: str) -> str:
@@ -343,7 +377,3 @@ def _plural(word: str) -> str:
     if word.endswith("man"):
         return f"{word[:-3]}men"
     return f"{word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{word}s"
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"

@@ -14,10 +14,10 @@ from typing import Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from turnwise.envs.qa.env import SearchQA
-from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.files import Source, explain_all, make_new, write_file
 from turnwise.errors import ConfigError, EnvError
+from turnwise.rewards import mentions
 from turnwise.settings import Settings
 from turnwise.spelling import suggest
 from turnwise.tools.search.bm25 import Bm25Settings
@@ -31,7 +31,7 @@ class Division(Settings):
     """How many questions are demonstrated; the others are for RL."""
 
     count: int = Field(default=30_000, ge=1)
-    """Questions that templates write, of which the two files are parts."""
+    """Questions that templates write, of which the files `written-sft` and `written-rl` are parts."""
     bridges: NonNegativeInt = 0
     """Questions of type `bridge` that are written besides, among the others."""
     contrasts: NonNegativeInt = 0
@@ -76,7 +76,10 @@ class Division(Settings):
 
 
 def write_divided(source: Source, folder: Path, division: Division, *, cache: str = "auto") -> Iterator[str]:
-    """Writes `written-sft`, `written-rl`, `train-explained`, `sft` and `rl`; a line about each, once it is written."""
+    """Writes `written-sft`, `written-rl`, `train-explained`, `sft` and `rl` into a folder that no other division has.
+
+    There is a line about each, once it is written.
+    """
 
     def write(name: str, questions: Sequence[Question], more: str = "") -> str:
         target = folder / f"{name}.jsonl.gz"

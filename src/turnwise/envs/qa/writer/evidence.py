@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import Literal, TypeAlias
 
-from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.asking import Form, find_subjects, name_attribute, name_kinship, name_relation
 from turnwise.envs.qa.writer.facts import FactBook, Facts
 from turnwise.envs.qa.writer.reading import read_life, read_nation, read_year, tell_nation
-from turnwise.envs.qa.writer.templates import PEOPLE, Contest, conclude_same
-from turnwise.rewards import normalise_answer
+from turnwise.envs.qa.writer.templates import LIVES, LONGER, conclude_same
+from turnwise.rewards import mentions, normalise_answer
 
 Verdict = Literal["explained", "contradicted", "unknown"]
 Side: TypeAlias = tuple[Facts, Facts]
@@ -30,7 +29,6 @@ _LAST = ("later", "younger", "recently", "longer")
 _FIRST = ("first", "earlier", "older")
 _TOLD = {"age": "lived {} years", "born": "was born in {}", "died": "died in {}", "year": "came out in {}"}
 _BRIDGED = {"born": "born in {}", "died": "who died in {}"}
-_LIVED: Contest = PEOPLE[-1]
 
 
 def explain(question: Question, book: FactBook) -> tuple[Verdict, str]:
@@ -117,7 +115,7 @@ def _compare(question: Question, gold: Sequence[Facts]) -> Iterator[tuple[tuple[
     chosen = max if any(word in words for word in _LAST) else min
     won = sides[numbers.index(chosen(numbers))][0]
     told = [_tell_number(side, which, number) for side, number in zip(sides, numbers, strict=True)]
-    order = _LIVED if which == "age" else PEOPLE[0]
+    order = LONGER if which == "age" else LIVES[0]
     yield (won.name, won.passage.title), " ".join([*told, order.conclude(numbers)])
 
 

@@ -5,15 +5,22 @@ Invariant: a fact is stated in its passage, and is given in the passage's own wo
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from turnwise.envs.qa.nations import DEMONYMS, SAME_COUNTRY
 from turnwise.envs.qa.writer import patterns
 from turnwise.rewards.retrieval import normalise_title
 from turnwise.tools.search.retrieval import Passage
 
 Kind = Literal["person", "film", "song", "album", "magazine", "place", "other"]
+
+
+_WRITTEN = re.compile(r"\([^()]*[A-Z][^()]*\)$")
+"""Brackets that may be part of a name: `Superman (It's Not Easy)`."""
+
+
+_PARENTS_AGE = (12, 90)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +66,18 @@ class Facts:
 
     @property
     def name(self) -> str:
-        """The title without its qualifier."""
-        return strip_qualifier(self.passage.title)
+        """The title without its qualifier: brackets that the passage itself does not write."""
+        title = self.passage.title
+        return title if _WRITTEN.search(title) and title in self.passage.text else strip_qualifier(title)
 
     @property
     def nation(self) -> str | None:
         """The country of the nationality: English and Scottish are of one."""
-        return None if self.nationality is None else patterns.DEMONYMS[self.nationality]
+        return None if self.nationality is None else DEMONYMS[self.nationality]
 
     @property
     def state(self) -> str | None:
-        return None if self.country is None else patterns.SAME_COUNTRY.get(self.country, self.country)
+        return None if self.country is None else SAME_COUNTRY.get(self.country, self.country)
 
 
 class FactBook:
@@ -77,15 +85,17 @@ class FactBook:
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         self.facts = [read_facts(passage) for passage in passages]
+        self._named = _by_name(self.facts)
+        self.facts = [self._without_wrong_parents(one) for one in self.facts]
+        self._named = _by_name(self.facts)
         self.by_id = {one.passage.id: one for one in self.facts}
 
-    @cached_property
-    def _named(self) -> dict[str, list[Facts]]:
-        named: dict[str, list[Facts]] = {}
-        for one in self.facts:
-            for title in {normalise_title(one.passage.title), normalise_title(one.name)}:
-                named.setdefault(title, []).append(one)
-        return named
+    def _without_wrong_parents(self, one: Facts) -> Facts:
+        """Without parents where a passage about one of them tells that it is the other, or somebody born later."""
+        father, mother = self.find(one.father, "person"), self.find(one.mother, "person")
+        wrong = (father is not None and father.female is True) or (mother is not None and mother.female is False)
+        younger = any(parent is not None and not may_be_child(one, parent) for parent in (father, mother))
+        return replace(one, father=None, mother=None) if wrong or younger else one
 
     def find(self, name: str | None, kind: Kind) -> Facts | None:
         """The passage of that kind under a name; None if there is none, or several about different subjects."""
@@ -96,6 +106,21 @@ class FactBook:
         found = [one for one in listed if one.kind == kind]
         alike = {(one.born, one.died) for one in found}
         return found[0] if len(alike) == 1 else None
+
+
+def _by_name(facts: Iterable[Facts]) -> dict[str, list[Facts]]:
+    named: dict[str, list[Facts]] = {}
+    for one in facts:
+        for title in {normalise_title(one.passage.title), normalise_title(one.name)}:
+            named.setdefault(title, []).append(one)
+    return named
+
+
+def may_be_child(one: Facts, parent: Facts) -> bool:
+    """Whether no dates tell that it is the child of another of that name."""
+    if one.born is None or parent.born is None:
+        return True
+    return _PARENTS_AGE[0] <= one.born.year - parent.born.year <= _PARENTS_AGE[1]
 
 
 def strip_qualifier(title: str) -> str:
@@ -166,13 +191,13 @@ def _read_person(passage: Passage, text: str) -> Facts:
         died = died or (read_date(later[2]) if later[2] else None)
     if died is None and (then := patterns.DIED_THEN.search(text)):
         died = read_date(then[1])
-    father, mother = _read_parents(text)
+    father, mother = _read_parents(text, passage.title)
     she, he = patterns.SHE.search(text), patterns.HE.search(text)
     female = None if she is None and he is None else he is None or (she is not None and she.start() < he.start())
     wife, husband = patterns.WIFE_OF.search(text[:500]), patterns.HUSBAND_OF.search(text[:500])
-    spouse = _name_at(text, wife.end()) if wife else _name_at(text, husband.end()) if husband else None
+    spouse = next((_person_at(text, found.end()) for found in (wife, husband) if found), None)
     if spouse is None and (married := patterns.SPOUSE.search(text)):
-        spouse = _name_at(text, married.end())
+        spouse = _person_at(text, married.end())
     return Facts(
         passage=passage,
         kind="person",
@@ -183,7 +208,7 @@ def _read_person(passage: Passage, text: str) -> Facts:
         nationality=nationality[1] if nationality else None,
         father=father,
         mother=mother,
-        spouse=spouse if spouse and " " in spouse else None,
+        spouse=spouse,
         female=True if wife else female,
     )
 
@@ -223,19 +248,40 @@ def _read_life(text: str) -> tuple[Date | None, Date | None, tuple[str, ...], tu
     return None, None, (), ()
 
 
-def _read_parents(text: str) -> tuple[str | None, str | None]:
-    father = mother = None
-    if child := patterns.CHILD.search(text[:700]):
-        father = _name_at(text, child.end())
-        if father is not None:
-            rest = text[text.index(father, child.end()) + len(father) :]
-            if second := patterns.AND_MOTHER.match(rest):
-                mother = _name_at(rest, second.end())
+def _read_parents(text: str, title: str) -> tuple[str | None, str | None]:
+    """Father and mother; of two names without a word of who is who, neither, unless one is of the child's family."""
+    father, mother = _read_child_of(text, strip_qualifier(title))
     if found := patterns.FATHER.search(text):
-        father = _name_at(text, found.end()) or father
+        father = _person_at(text, found.end()) or father
     if found := patterns.MOTHER.search(text):
-        mother = _name_at(text, found.end()) or mother
-    return father if father and " " in father else None, mother if mother and " " in mother else None
+        mother = _person_at(text, found.end()) or mother
+    return father, mother
+
+
+def _read_child_of(text: str, child: str) -> tuple[str | None, str | None]:
+    found = patterns.CHILD.search(text[:700])
+    first = _person_at(text, found.end()) if found else None
+    if found is None or first is None or patterns.ANOTHERS.search(text[: found.start()]):
+        return None, None
+    end = text.index(first, found.end()) + len(first)
+    rest, before = text[end:], text[found.start() : end]
+    if husband := patterns.AND_FATHER.match(rest):
+        return _person_at(rest, husband.end()), first
+    if patterns.WOMAN.search(before):
+        return None, first
+    joined = patterns.AND_MOTHER.match(rest)
+    second = _person_at(rest, joined.end()) if joined else None
+    family = child.split(",")[0].split()[-1]
+    of_family = family in first.split() and (second is None or family not in second.split())
+    if (joined and patterns.WIFE_NAMED.search(joined[0])) or patterns.MAN.search(before) or of_family:
+        return first, second
+    return None, None
+
+
+def spell_person(name: str) -> tuple[str, ...]:
+    """`("Prince Karl, Duke of Elm", "Prince Karl", "Karl")`: as written, then without what others leave out."""
+    plain = patterns.RANK_BEHIND.sub("", name)
+    return tuple(dict.fromkeys((name, plain, patterns.RANK_BEFORE.sub("", plain))))
 
 
 def _read_places(inside: str, first: re.Match[str], second: re.Match[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -250,6 +296,8 @@ def _read_places(inside: str, first: re.Match[str], second: re.Match[str]) -> tu
 def _read_place(words: str) -> tuple[str, ...]:
     found = patterns.PLACE_PART.match(re.sub(r"^ *(?:in|at|near) ", "", words.strip(" ,")))
     if found is None or len(found[0]) < 3 or any(month in found[0] for month in patterns.MONTHS):
+        return ()
+    if re.match(r"[\w'’]|[-–] ?[A-Z]", found.string[found.end() :]):  # cut: "Saint- Chef"
         return ()
     whole = found[0].strip(" ,")
     first = whole.split(",")[0]
@@ -276,7 +324,17 @@ def _only_name(text: str, before: re.Pattern[str]) -> str | None:
     if found is None or (name := _name_at(text, found.end())) is None:
         return None
     rest = text[text.index(name, found.end()) + len(name) :]
-    return None if re.match(r",? (?:and|&|with) [A-Z]|, [A-Z][\w.]+ [A-Z][\w.]+(?:,| and)", rest) else name
+    return None if patterns.NOT_ALONE.match(rest) else name
+
+
+def _person_at(text: str, start: int) -> str | None:
+    """A name of several words without honorifics, unless it is cut: of Thurn and Taxis, `Prince of Thurn`."""
+    honorifics = patterns.HONORIFICS.match(text, start)
+    name = _name_at(text, honorifics.end() if honorifics else start)
+    if name is None or " " not in name:
+        return None
+    end = text.index(name, start) + len(name)
+    return None if " of " in name and patterns.GOES_ON.match(text, end) else name
 
 
 def _name_at(text: str, start: int) -> str | None:
@@ -284,4 +342,6 @@ def _name_at(text: str, start: int) -> str | None:
     if found is None:
         return None
     name = found[1].rstrip("., ")
-    return name if len(name) > 2 and name not in patterns.DEMONYMS else None
+    if patterns.CUT.search(f"{name}|{text[found.end() :]}"):
+        return None
+    return name if len(name) > 2 and name not in DEMONYMS else None

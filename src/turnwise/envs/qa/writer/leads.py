@@ -7,7 +7,9 @@ that of the other passage, as far as its kind, its qualifier and the words befor
 import re
 from dataclasses import dataclass
 
+from turnwise.envs.qa.nations import DEMONYM, DEMONYMS
 from turnwise.envs.qa.writer import patterns
+from turnwise.envs.qa.writer.facts import may_be_child
 from turnwise.envs.qa.writer.topics import KIND_OF, Topic
 
 REGION = re.compile(r", (?:[A-Z][\w.'-]+)(?: [A-Z][\w.'-]+)*")
@@ -19,7 +21,7 @@ _SHOWN_LATER = 5
 _NEAR = 60
 """Characters before a name that tell what it is the name of."""
 _WORKS = ("film", "series", "episode", "song", "album", "book", "game", "magazine")
-_PREPOSITIONS = "by|of|in|for|with|at|on|to|from|under|against|into|near|as|opposite|alongside|between|about|like"
+_PREPOSITIONS = "by|of|in|for|with|at|on|to|from|under|against|into|near|as|opposite|alongside|about|like"
 _VERBS = (
     "starring|directed|directing|wrote|married|joined|attended|played|plays|playing|released|recorded|includes|including|"
     "include|stars|starred|features|featuring|featured|represented|represents|defeated|defeating|succeeded|replaced|"
@@ -31,7 +33,7 @@ _TITLES = "President|King|Queen|Emperor|Sir|Captain|General|Colonel|Prince|Pope|
 _ADJECTIVE = (
     rf"(?! (?:{_PREPOSITIONS}|and|or|that|which|who|the|a|an|is|was|are|were|within|across|over|underneath|beyond|"
     r"through|during|around|above|below|along|[a-z]+ed|[a-z]+ing)\b)"
-    rf" (?:[a-z][\w'-]*|{patterns.DEMONYM}|{_TITLES}|\d{{4}}|BBC|NBC|HBO|ABC|CBS|MTV|R&B|TV)"
+    rf" (?:[a-z][\w'-]*|{DEMONYM}|{_TITLES}|\d{{4}}|BBC|NBC|HBO|ABC|CBS|MTV|R&B|TV)"
 )
 _LEAD = re.compile(
     rf"^(?P<lead>(?:.* )?(?:{_PREPOSITIONS}|{_VERBS}))"
@@ -45,9 +47,11 @@ _LISTED = re.compile(
 )
 _ENDS = re.compile(
     r"$|[.]|, (?![A-Z])| (?:in|on|at|by|from|for|with|as|to|who|which|that|during|until|after|before|where|when|"
-    r"since|while|under|through|starring|directed|released|is|was|has|and [a-z]+)\b"
+    r"since|while|under|through|starring|directed|released|is|was|has|and (?!his\b|her\b|their\b)[a-z]+)\b"
 )
-"""Behind a name that stands alone."""
+"""Behind a name that stands alone: whoever is joined to it, a parent's wife say, is led to as well."""
+_CHILD = re.compile(r"\b(?:son|daughter|child) (?:and heir )?of(?: the)?[^.]{0,40}$|(?:father|mother) is $")
+_MARRIED = re.compile(r"\bmarried|\b(?:wife|husband|spouse|consort|widow) of$")
 _LIST_ENDS = re.compile(r"$|[.,]| and\b| or\b| in\b| as\b| with\b")
 _UNSAID = re.compile(
     r"[;:?–—]|\b(?:when|not|never|no|although|but|while|because|if|whether|unlike|may|might|instead|than|it|this)\b|"
@@ -100,6 +104,8 @@ def read_lead(topic: Topic, target: Topic, clause: str, start: int, end: int) ->
     words = found["lead"]
     if target.kind in _WORKS and _MAKER.search(f"{words} "):
         return None
+    if _MARRIED.search(words) and len(patterns.MARRIAGE.findall(topic.facts.passage.text)) > 1:
+        return None  # it may be another marriage
     plain = len(words.split()) <= _MOST_WORDS and words.count(",") <= 1 and not _UNSAID.search(words)
     return Lead(words=words, listed=listed or bool(_OF_MANY.search(words))) if plain else None
 
@@ -107,12 +113,7 @@ def read_lead(topic: Topic, target: Topic, clause: str, start: int, end: int) ->
 def _is_whole(target: Topic, name: str, before: str) -> bool:
     """Whether the name is no part of a longer one, and long enough to be known by."""
     last = before.split()[-1] if before.split() else ""
-    if (
-        last[:1].isupper()
-        and not last.endswith(",")
-        and last not in _TITLES.split("|")
-        and last not in patterns.DEMONYMS
-    ):
+    if last[:1].isupper() and not last.endswith(",") and last not in _TITLES.split("|") and last not in DEMONYMS:
         return False
     if target.kind in _WORKS:
         return len(name) > _SHORT
@@ -138,6 +139,8 @@ def is_meant(topic: Topic, target: Topic, before: str, behind: str) -> bool:
         return agrees and bool(said or (quoted and not plain))
     if target.kind in ("settlement", "region") and (region := REGION.match(behind)):
         return region[0][2:] in target.opening
+    if _CHILD.search(before) and not may_be_child(topic.facts, target.facts):
+        return False
     if topic.name in target.facts.passage.text:
         return True
     if target.kind == "person" and not _lived(target, topic, before):

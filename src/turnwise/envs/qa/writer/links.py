@@ -107,7 +107,7 @@ class Encyclopedia:
         past = 0
         for word in _CAPITAL.finditer(clause):
             name = self._longest(clause, word.start()) if word.start() >= past else None
-            if name is None:
+            if name is None or name.isdigit():  # a year rather than the song called so
                 continue
             past = word.start() + len(name)
             found = self._named[name]

@@ -4,7 +4,8 @@ Patterns are narrow: a fact that is missed costs a question, and one that is rea
 """
 
 import re
-from collections.abc import Mapping
+
+from turnwise.envs.qa.nations import COUNTRIES, DEMONYM
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -40,68 +41,45 @@ _WORD = rf"(?:(?:[A-ZÀ-ÖØ-ÞĀ-Ž]|d'|al-|Al-)(?:{_LETTERS}|['’.\-]+(?={_LE
 _JOIN = r"(?:of|de|von|van|der|den|la|le|du|di|da|del|della|dos|bin|ibn|zu|the|y|af|ter|ten|II|III|IV|VI*|I?X)"
 _NAME = rf"{_WORD}(?: (?:{_JOIN} )*{_WORD}| (?:II|III|IV|VI*|IX|I)\b)*"
 _RANK = (
-    r"(?:\d+(?:st|nd|rd|th) )?(?:Duke|Earl|Count|King|Baron|Baronet|Lord|Marquess|Marquis|Margrave|Landgrave|Viscount|"
+    r"(?:\d+(?:st|nd|rd|th) )?(?:Duke|Earl|Count|King|Baronet|Baron|Lord|Marquess|Marquis|Margrave|Landgrave|Viscount|"
+    r"Princess|Prince|Duchess|Countess|Queen|Electress|Elector|Lady|Marchioness|Palatine)\b"
 )
-_RANK += r"Prince|Duchess|Countess|Queen|Princess|Elector|Lady|Electress|Marchioness)"
 CAPITALISED = _WORD
 FULL_NAME = re.compile(rf"({_NAME}(?:, {_RANK}(?: (?:{_JOIN} )*{_WORD})*)?)")
 
-DEMONYMS: Mapping[str, str] = {
-    "American": "United States", "British": "United Kingdom", "English": "United Kingdom", "Scottish": "United Kingdom",
-    "Welsh": "United Kingdom", "French": "France", "German": "Germany", "West German": "Germany", "Italian": "Italy",
-    "Spanish": "Spain", "Portuguese": "Portugal", "Dutch": "Netherlands", "Belgian": "Belgium", "Swiss": "Switzerland",
-    "Austrian": "Austria", "Hungarian": "Hungary", "Polish": "Poland", "Czech": "Czech Republic", "Russian": "Russia",
-    "Ukrainian": "Ukraine", "Swedish": "Sweden", "Norwegian": "Norway", "Danish": "Denmark", "Finnish": "Finland",
-    "Icelandic": "Iceland", "Irish": "Ireland", "Greek": "Greece", "Turkish": "Turkey", "Romanian": "Romania",
-    "Bulgarian": "Bulgaria", "Serbian": "Serbia", "Croatian": "Croatia", "Slovenian": "Slovenia", "Slovak": "Slovakia",
-    "Estonian": "Estonia", "Latvian": "Latvia", "Lithuanian": "Lithuania", "Canadian": "Canada", "Mexican": "Mexico",
-    "Brazilian": "Brazil", "Argentine": "Argentina", "Chilean": "Chile", "Peruvian": "Peru", "Colombian": "Colombia",
-    "Venezuelan": "Venezuela", "Cuban": "Cuba", "Indian": "India", "Pakistani": "Pakistan", "Chinese": "China",
-    "Bangladeshi": "Bangladesh", "Sri Lankan": "Sri Lanka", "Japanese": "Japan", "South Korean": "South Korea",
-    "Filipino": "Philippines", "Thai": "Thailand", "Vietnamese": "Vietnam", "Indonesian": "Indonesia",
-    "Malaysian": "Malaysia", "Iranian": "Iran", "Israeli": "Israel", "Egyptian": "Egypt", "Lebanese": "Lebanon",
-    "Nigerian": "Nigeria", "South African": "South Africa", "Kenyan": "Kenya", "Australian": "Australia",
-    "New Zealand": "New Zealand", "Hong Kong": "Hong Kong", "Taiwanese": "Taiwan", "Albanian": "Albania",
-    "Armenian": "Armenia", "Georgian": "Georgia", "Jamaican": "Jamaica", "Uruguayan": "Uruguay", "Bolivian": "Bolivia",
-    "Ecuadorian": "Ecuador", "Moroccan": "Morocco", "Tunisian": "Tunisia", "Algerian": "Algeria", "Ghanaian": "Ghana",
-    "Singaporean": "Singapore", "Nepalese": "Nepal", "Kazakhstani": "Kazakhstan", "Paraguayan": "Paraguay",
-}  # fmt: skip
-"""The country of each nationality."""
-DEMONYM = _DEMONYM = "|".join(sorted(DEMONYMS, key=len, reverse=True))
-COUNTRIES = {
-    *DEMONYMS.values(), "England", "Scotland", "Wales", "Northern Ireland", "Syria", "Iraq", "Afghanistan", "Yemen",
-    "Madagascar", "Tanzania", "Uganda", "Ethiopia", "Mali", "Burkina Faso", "Benin", "Togo", "Cameroon", "Cyprus",
-    "Malta", "Belarus", "Moldova", "Azerbaijan", "Bosnia and Herzegovina", "Kosovo", "Montenegro", "North Macedonia",
-    "Luxembourg", "Oman", "Qatar", "Kuwait", "Jordan", "Saudi Arabia", "Myanmar", "Laos", "Cambodia", "Mongolia",
-    "North Korea", "Sudan", "Somalia", "Angola", "Zambia", "Zimbabwe", "Mozambique", "Namibia", "Botswana", "Senegal",
-    "Guinea", "Ivory Coast", "Honduras", "Guatemala", "El Salvador", "Nicaragua", "Costa Rica", "Panama", "Haiti",
-    "Dominican Republic", "USA",
-}  # fmt: skip
-SAME_COUNTRY = {"England": "United Kingdom", "Scotland": "United Kingdom", "Wales": "United Kingdom",
-                 "Northern Ireland": "United Kingdom", "USA": "United States"}  # fmt: skip
 COUNTRY = re.compile(rf"\b(?:in|of|,) (?:the )?({'|'.join(sorted(COUNTRIES, key=len, reverse=True))})\b")
 PLACE = re.compile(
     r" is an? (?:[\w-]+ ){0,3}?(village|town|river|mountain|lake|municipality|commune|high school|university|school|"
     r"hamlet|railway station|stream|district|rural district|county|island|city)\b"
 )
+_GAME = (
+    r"(?:(?:American|Canadian|Gaelic) football|American soccer|Australian rules|French horn|"
+    r"English (?:language|literature))\b"
+)
+"""Named after a nation, whatever that of those who play it."""
 PERSON = re.compile(
-    rf"\b(?:is|was) (?:an?|the) (?:former |retired |noted |award-winning )?({_DEMONYM})(?:-born)? ([a-z])"
+    rf"\b(?:is|was) (?:an?|the) (?:former |retired |noted |award-winning )?(?!{_GAME})({DEMONYM})(?:-born)? ([a-z])"
 )
 FILM = re.compile(
-    rf"\b(?:is|was) an? (\d{{4}}) (?:({_DEMONYM}) )?(?:[\w-]+(?: [\w-]+){{0,5}} )?(?:film|movie|documentary|western)\b"
+    rf"\b(?:is|was) an? (\d{{4}}) (?:({DEMONYM}) )?(?:[\w-]+(?: [\w-]+){{0,5}} )?(?:film|movie|documentary|western)\b"
 )
 FILM_NO_YEAR = re.compile(
-    rf"\b(?:is|was) an? ({_DEMONYM}) (?:[\w-]+ ){{0,4}}(?:film|movie)\b(?! ?(?:and|,|"
+    rf"\b(?:is|was) an? ({DEMONYM}) (?:[\w-]+ ){{0,4}}(?:film|movie)\b(?! ?(?:and|,|"
     rf"[a-z]+(?:er|or|ress|ic|ist|ian|man|phy)\b))"
 )
 RELEASED = re.compile(
     r"\b(?:released|film from) (?:on |in )?(?:[A-Z][a-z]+ \d{1,2}, |\d{1,2} [A-Z][a-z]+ |[A-Z][a-z]+ )?(\d{4})"
 )
 SONG = re.compile(r"\b(?:is|was) (?:an?|the) [^.]{0,60}?\b(song|single|album)\b")
-MAGAZINE = re.compile(rf"\b(?:is|was) an? (?:{_DEMONYM})? ?[^.]{{0,40}}?\b(magazine|journal|newspaper)\b")
+MAGAZINE = re.compile(rf"\b(?:is|was) an? (?:{DEMONYM})? ?[^.]{{0,40}}?\b(magazine|journal|newspaper)\b")
 FOUNDED = re.compile(r"\b(?:founded|established|launched|started)(?: by [^.]{3,40}?)? in (?:[A-Z][a-z]+ )?(\d{4})")
 DIRECTED = re.compile(r"\bdirected (?:and (?:co-)?(?:written|produced|edited) )?by ")
 WRITTEN_DIRECTED = re.compile(r"\b(?:written|produced),? (?:and|&) directed by ")
+NOT_ALONE = re.compile(
+    r",? (?:and|&|with) [A-Z]|, [A-Z][\w.]+ [A-Z][\w.]+(?:,| and)|"
+    r" (?:co-)?(?:[a-z]+ )?(?:vocalist|singer|guitarist|drummer|bassist|keyboardist|frontman|member|leader|founder)\b"
+)
+"""Behind a name that another is joined to, or that belongs to another: of a band's singer, the band's."""
 MUSIC = re.compile(r"\b(?:[Mm]usic (?:was |is )?(?:composed )?by|[Ss]core(?:d| was composed)? by|composed by) ")
 _ARTIST_WORDS = (
     r"(?:(?:singer|singer-songwriter|rapper|musician|band|group|duo|DJ|artist|songwriter|producer|recording|pop|rock|"
@@ -110,8 +88,8 @@ _ARTIST_WORDS = (
 )
 PERFORMED = re.compile(
     rf"\b(?:(?:song|single|album|recorded|performed|sung)"
-    rf"(?: (?:recorded|performed|written|released|sung)(?: and \w+)?)?) by "
-    rf"(?:(?:{_DEMONYM}) )?{_ARTIST_WORDS}"
+    rf"(?: (?:recorded|performed|released|sung)(?: and \w+)?)?) by "
+    rf"(?:(?:{DEMONYM}) )?{_ARTIST_WORDS}"
 )
 CHILD = re.compile(
     r"\b(?:the |an? |his |her )?(?:\w+ )?(?:surviving |legitimate |illegitimate |natural )?"
@@ -121,6 +99,29 @@ CHILD = re.compile(
 )
 FATHER = re.compile(r"\b(?:[Hh]is|[Hh]er) father(?: was|,| is) (?:the )?")
 MOTHER = re.compile(r"\b(?:[Hh]is|[Hh]er) mother(?: was|,| is) (?:the )?")
+MAN = re.compile(
+    r"\b(?:Sir|King|Duke|Earl|Prince|Archduke|Count|Baron|Baronet|Marquess|Marquis|Emperor|Lord|Viscount|Margrave|Landgrave|"
+    r"Elector|I|II|III|IV|V|VI)\b"
+)
+"""A title or number that men have, and women seldom."""
+WOMAN = re.compile(r"\b(?:Queen|Empress|Princess|Duchess|Countess|Baroness|Infanta|Lady|Dame|actress)\b")
+HONORIFICS = re.compile(
+    r"(?:(?:(?:The |the )?(?:Rt\.? |Right )?Hon(?:ou?rable\b|\.)?|Sir|Dr\.?|Rev\.?|Reverend|H[MRIS]H?|First Lady|"
+    r"President|Captain|Colonel|Major|General|Lieutenant|Admiral|Governor|Senator|Professor|Chief|King|Queen|Emperor|Empress|"
+    r"Count|Countess|Lord|Lady|Baron|Baroness|Don|Doña|Old|Crown|Hereditary) )+(?=[A-Z])"
+)
+"""Before a name, which is known without them."""
+RANK_BEHIND = re.compile(rf",? {_RANK}(?: (?:{_JOIN} )*{_WORD})*$|, {_RANK}.*$")
+ANOTHERS = re.compile(
+    r"\b(?:marri\w+|betrothed|wife|wives|husband|(?:grand)?parents?|mother|brothers?|sisters?|widow|consort|saved)\b[^.;]*$"
+)
+"""Before `daughter of`, in the same sentence: of whom it is said is not plain."""
+WIFE_NAMED = re.compile(r"\b(?:wife|mistress|consort)\b|^[^A-Z]*\bby ")
+AND_FATHER = re.compile(r"^(?: \([^)]*\))?,? (?:and|by) her (?:(?:first|second|third|late) )?husband,? ")
+CUT = re.compile(r"^[^|]*\|[\w–/-]|^[^|]*\b(?:Mr|Mrs|Ms|Dr|St|Sgt|Lt)\|\. [A-Z]")
+"""A name and, behind the bar, the rest of one that is longer: `George Sackville|- West`, `Goodbye Mr|. Mackenzie`."""
+GOES_ON = re.compile(r" and [A-Z][\w-]+(?:[,.;]| (?:and|by|was|is)\b| ?\(|$)")
+"""Behind a name that is cut: `Prince of Thurn`, of Thurn and Taxis."""
 AND_MOTHER = re.compile(
     r"^(?: \([^)]*\))?,? (?:and|by) "
     r"(?:(?:of )?(?:his|the) (?:(?:first|second|third|fourth) )?(?:wife|mistress|consort),? )?(?:the )?"
@@ -138,8 +139,12 @@ WIFE_OF = re.compile(
 HUSBAND_OF = re.compile(
     r"\b(?:was|is) (?:the )?(?:(?:first|second|third|former) )?husband of (?:the )?(?:\w+ (?=[A-Z]))?"
 )
+MARRIAGE = re.compile(r"\bmarri(?:ed|age)|\b(?:wife|husband|wives|spouse)\b")
 SHE = re.compile(r"\b(?:[Ss]he|[Hh]er)\b")
 HE = re.compile(r"\b(?:[Hh]e|[Hh]is)\b")
-RANK_BEFORE = re.compile(r"^(?:(?:Sir|King|Queen|Emperor|Prince|Princess|Duke|Count|Lord|General|Dr\.?|Governor) )+")
+RANK_BEFORE = re.compile(
+    r"^(?:(?:Sir|King|Queen|Emperor|Prince|Princess|Archduke|Archduchess|Grand|Duke|Duchess|Count|Lord|General|Dr\.?|Governor|"
+    r"Infanta|Infante|Landgravine|Margravine) )+"
+)
 QUALIFIER = re.compile(r"\s*\([^()]*\)$")
 PLACE_PART = re.compile(rf"{_NAME}(?:, {_NAME})?")

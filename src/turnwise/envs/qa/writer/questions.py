@@ -9,13 +9,13 @@ needed, and the same seed writes the same questions, whatever others are written
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import islice
 from typing import TypeAlias
 
 from turnwise.envs.qa.formats import Question
-from turnwise.envs.qa.writer.bridges import write_bridges
+from turnwise.envs.qa.writer.bridges import ration, write_bridges
 from turnwise.envs.qa.writer.contrasts import write_contrasts
-from turnwise.envs.qa.writer.drafts import SOURCE, draft, mix
+from turnwise.envs.qa.writer.drafts import SOURCE, Unasked, draft, mix
 from turnwise.envs.qa.writer.facts import FactBook, Facts, strip_qualifier
 from turnwise.envs.qa.writer.links import Encyclopedia
 from turnwise.envs.qa.writer.templates import (
@@ -23,26 +23,25 @@ from turnwise.envs.qa.writer.templates import (
     DIRECTOR,
     DIRECTORS,
     INFERENCES,
+    LIVES,
     MARRIED,
-    PEOPLE,
     RELATIONS,
+    RELEASES,
     SAME_DIRECTORS,
     SAME_FILM_NATION,
     SAME_NATION,
     SAME_PLACE,
-    WORKS,
     Contest,
     Relation,
     conclude_same,
 )
-from turnwise.rewards import normalise_answer
+from turnwise.envs.qa.writer.topics import read_topic
+from turnwise.rewards import mentions, normalise_answer
 from turnwise.seeds import derive_seed
 
 Pair: TypeAlias = tuple[Facts, Facts]
 """A film and its director."""
 
-_MOST_REPEATS = 1000
-"""Rejected drafts in a row after which a kind has run out."""
 SHARES = {"compositional": 0.42, "inference": 0.03, "comparison": 0.3, "bridge_comparison": 0.25}
 """The share of each kind, as far as the corpus has enough."""
 
@@ -57,13 +56,12 @@ def write_questions(
     avoid: Sequence[Question] = (),
     title_case: float = 0.8,
 ) -> list[Question]:
-    """At most `count` questions, none with the text of one to `avoid` or with all of its supporting passages.
+    """At most `count` questions, none with the text of one to `avoid`, with all of its supporting passages or a part.
 
     `bridges` and `contrasts` are how many of type `bridge` and `contrast` are written besides, among the others;
     `title_case` the share of those whose titles are written Like This, as most of 2WikiMultihopQA's are.
     """
-    taken = {frozenset(question.supporting_ids) for question in avoid}
-    asked = {normalise_answer(question.text) for question in avoid}
+    unasked = Unasked(avoid)
     kept: list[Question] = []
     makers = {
         "compositional": _write_compositional,
@@ -74,45 +72,23 @@ def write_questions(
     for kind, write in makers.items():
         rng = random.Random(derive_seed(seed, kind))
         drafts = write(book, rng, _Titles(rng, title_case))
-        kept += islice(_fresh(drafts, taken, asked), round(SHARES[kind] * count))
+        kept += islice(unasked.of(drafts), round(SHARES[kind] * count))
     random.Random(derive_seed(seed, "order")).shuffle(kept)
     if bridges or contrasts:
         encyclopedia = Encyclopedia(book)
-        more: list[Question] = []
-        for kind, write_more, most in (("bridge", write_bridges, bridges), ("contrast", write_contrasts, contrasts)):
-            drafts = write_more(encyclopedia, random.Random(derive_seed(seed, kind)))
-            more += islice(_fresh(drafts, taken, asked), most)
-        kept = _interleave(kept, more, random.Random(derive_seed(seed, "bridge order")))
+        rngs = [random.Random(derive_seed(seed, kind)) for kind in ("bridge", "contrast")]
+        bridged = ration(unasked.of(write_bridges(encyclopedia, rngs[0])))[:bridges] if bridges else []
+        contrasted = list(islice(unasked.of(write_contrasts(encyclopedia, rngs[1])), contrasts))
+        kept = _interleave([kept, bridged, contrasted], random.Random(derive_seed(seed, "bridge order")))
     return [_with_id(question, f"{SOURCE}-{seed}-{place:05d}") for place, question in enumerate(kept)]
 
 
-def _interleave(some: list[Question], others: list[Question], rng: random.Random) -> list[Question]:
-    """The first in their order, the others shuffled in between."""
-    rng.shuffle(others)
-    turns = [True] * len(some) + [False] * len(others)
+def _interleave(kinds: Sequence[list[Question]], rng: random.Random) -> list[Question]:
+    """Each kind in its order, in between the others."""
+    turns = [place for place, questions in enumerate(kinds) for _ in questions]
     rng.shuffle(turns)
-    first, second = iter(some), iter(others)
-    return [next(first if turn else second) for turn in turns]
-
-
-def _fresh(drafts: Iterator[Question], taken: set[frozenset[str]], asked: set[str]) -> Iterator[Question]:
-    """The drafts that may be asked, until too many in a row may not: a small corpus runs out."""
-    repeated = 0
-    for question in drafts:
-        text = normalise_answer(question.text)
-        repeated += 1
-        if text not in asked and not _includes_any(question.supporting_ids, taken):
-            asked.add(text)
-            repeated = 0
-            yield question
-        if repeated > _MOST_REPEATS:
-            return
-
-
-def _includes_any(ids: Sequence[str], taken: set[frozenset[str]]) -> bool:
-    """Whether these include all supporting passages of a question to avoid: two of the four of a bridge, say."""
-    parts = (part for size in range(1, len(ids) + 1) for part in combinations(ids, size))
-    return any(frozenset(part) in taken for part in parts)
+    sources = [iter(questions) for questions in kinds]
+    return [next(sources[turn]) for turn in turns]
 
 
 class _Titles:
@@ -130,12 +106,14 @@ def _write_compositional(book: FactBook, rng: random.Random, titles: _Titles) ->
     chances = [
         (subject, relation, person, attribute)
         for subject, relation, person in find_links(book)
-        for attribute in ATTRIBUTES.values()
-        if attribute.read(person)
+        for name, attribute in ATTRIBUTES.items()
+        if attribute.read(person) and (relation.name, name) not in INFERENCES  # a grandfather is asked for as such
     ]
     rng.shuffle(chances)
     for subject, relation, person, attribute in chances:
         answers = attribute.read(person)
+        if attribute.of_person:
+            answers = _prefer_title(answers, person, book)
         (title,) = titles.of(subject)
         if any(normalise_answer(answer) == normalise_answer(subject.name) for answer in answers):
             continue
@@ -159,8 +137,18 @@ def find_links(book: FactBook) -> Iterator[tuple[Facts, Relation, Facts]]:
         for relation in (*RELATIONS, *married):
             if relation.kind in (None, subject.kind):
                 person = book.find(getattr(subject, relation.name), "person")
-                if person is not None and person.passage.title != subject.passage.title:
+                if person is None or person.passage.title == subject.passage.title:
+                    continue
+                if relation not in MARRIED.values() or person.female is not subject.female:
                     yield subject, relation, person
+
+
+def _prefer_title(names: tuple[str, ...], person: Facts, book: FactBook) -> tuple[str, ...]:
+    """The spellings of a relative's name: a title of the corpus comes first where the person's passage writes it so."""
+    found = book.find(names[0], "person")
+    known = (*names, *((found.name, found.passage.title) if found else ()))
+    title = [found.name] if found and mentions(person.passage.text, found.name) else []
+    return tuple(dict.fromkeys((*title, *known)))
 
 
 def _write_inferences(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
@@ -172,11 +160,11 @@ def _write_inferences(book: FactBook, rng: random.Random, titles: _Titles) -> It
     ]
     rng.shuffle(chances)
     for subject, relation, person, further in chances:
-        (title,), answer = titles.of(subject), str(getattr(person, further))
+        (title,), answers = titles.of(subject), _prefer_title(ATTRIBUTES[further].read(person), person, book)
         wanted = INFERENCES[relation.name, further]
         asked = rng.choice((f"Who is {title}'s {wanted}?", f"Who is the {wanted} of {title}?"))
-        told = f"{relation.tell.format(subject.name, person.name)} The {further} of {person.name} is {answer}."
-        yield _question(asked, (answer,), (subject, person), kind="inference", evidence=told)
+        told = f"{relation.tell.format(subject.name, person.name)} The {further} of {person.name} is {answers[0]}."
+        yield _question(asked, answers, (subject, person), kind="inference", evidence=told)
 
 
 def _write_comparisons(book: FactBook, rng: random.Random, titles: _Titles) -> Iterator[Question]:
@@ -184,15 +172,22 @@ def _write_comparisons(book: FactBook, rng: random.Random, titles: _Titles) -> I
         return [one for one in book.facts if one.kind == kind]
 
     people, films, albums, places = map(of_kind, ("person", "film", "album", "place"))
+    persons = [one for one in people if _is_person(one)]
     sources: list[tuple[float, Iterator[Question | None]]] = [
-        (6.0, _contests(people, PEOPLE, rng, titles)),
+        (6.0, _contests(people, LIVES, rng, titles)),
         (3.0, _contests(films, _work_contests("film"), rng, titles)),
         (0.3, _contests(albums, _work_contests("album"), rng, titles)),
-        (2.5, _sames(people, SAME_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
+        (2.5, _sames(persons, SAME_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
         (1.0, _sames(films, SAME_FILM_NATION, lambda one: one.nation, "{} is {}.", "nationality", rng, titles)),
         (3.0, _sames(places, SAME_PLACE, lambda one: one.state, "{} is in {}.", "country", rng, titles)),
     ]
     yield from mix(sources, rng)
+
+
+def _is_person(one: Facts) -> bool:
+    """Whether it lives or is called what people are: to `Facts` all is a person that has a nationality alone."""
+    topic = read_topic(one)
+    return bool(one.born or one.died or (topic and topic.kind == "person"))
 
 
 def _work_contests(word: str) -> tuple[Contest, ...]:
@@ -203,7 +198,7 @@ def _work_contests(word: str) -> tuple[Contest, ...]:
             read=lambda one: one.year,
             first=first,
         )
-        for ask, first in WORKS
+        for ask, first in RELEASES
     )
 
 
@@ -330,7 +325,8 @@ def _bridge(text: str, answers: Sequence[str], chosen: Sequence[Pair], evidence:
 
 def _spellings(written: str, one: Facts) -> tuple[str, ...]:
     """The title without its qualifier, as 2WikiMultihopQA answers, then as the question has it, and as it is."""
-    return tuple(dict.fromkeys((strip_qualifier(written), written, one.passage.title, one.name)))
+    bare = written if one.name == one.passage.title else strip_qualifier(written)
+    return tuple(dict.fromkeys((bare, written, one.passage.title, one.name)))
 
 
 def _question(text: str, answers: Sequence[str], supporting: Sequence[Facts], *, kind: str, evidence: str) -> Question:

@@ -6,6 +6,7 @@ that contradicts the gold answer is noticed: so the first date is a birth, the f
 
 import re
 
+from turnwise.envs.qa.nations import COUNTRIES, DEMONYMS, SAME_COUNTRY
 from turnwise.envs.qa.writer import patterns
 from turnwise.envs.qa.writer.facts import Date, Facts, read_date
 
@@ -25,7 +26,7 @@ _FURTHER_DEMONYMS = {
     "Kannada": "India", "Czechoslovak": "Czechoslovakia", "Yugoslav": "Yugoslavia", "Kuwaiti": "Kuwait",
     "Luxembourgish": "Luxembourg", "U.S.": "United States", "US": "United States",
 }  # fmt: skip
-_DEMONYMS = {**patterns.DEMONYMS, **_FURTHER_DEMONYMS}
+_DEMONYMS = {**DEMONYMS, **_FURTHER_DEMONYMS}
 _FURTHER_COUNTRIES = ("Soviet Union", "Cape Verde", "Czechoslovakia", "Yugoslavia", "Democratic Republic of the Congo")
 
 
@@ -35,7 +36,7 @@ def _any_of(words: list[str]) -> re.Pattern[str]:
 
 
 _DEMONYM = _any_of([*_DEMONYMS])
-_COUNTRY = _any_of([*patterns.COUNTRIES, *_FURTHER_COUNTRIES])
+_COUNTRY = _any_of([*COUNTRIES, *_FURTHER_COUNTRIES])
 
 
 def read_life(one: Facts) -> tuple[Date | None, Date | None]:
@@ -66,13 +67,13 @@ def read_year(one: Facts) -> int | None:
 def read_nation(one: Facts) -> tuple[str, str] | None:
     """The word for a nation and its country: `("Syrian", "Syria")`; as facts have it, else the first of the opening."""
     if one.country is not None:
-        return one.country, patterns.SAME_COUNTRY.get(one.country, one.country)
+        return one.country, SAME_COUNTRY.get(one.country, one.country)
     if one.nationality is not None:
         return one.nationality, _DEMONYMS[one.nationality]
     text = one.passage.text[:_NATION_IN].replace("New South Wales", "Australia")
     country, demonym = _COUNTRY.search(text), _DEMONYM.search(text)
     if country and (one.kind == "place" or demonym is None):
-        return country[1], patterns.SAME_COUNTRY.get(country[1], country[1])
+        return country[1], SAME_COUNTRY.get(country[1], country[1])
     return (demonym[1], _DEMONYMS[demonym[1]]) if demonym else None
 
 

@@ -3,16 +3,13 @@
 import re
 from collections.abc import Callable
 
+from turnwise.envs.qa.nations import DEMONYMS
 from turnwise.envs.qa.writer import patterns
+from turnwise.envs.qa.writer.facts import spell_person
 from turnwise.envs.qa.writer.statements import NAME, YEAR, Statement
 from turnwise.envs.qa.writer.topics import Topic
 
 _PERSON = ("person",)
-_HE = re.compile(
-    r"\b(?:Sir|King|Duke|Earl|Prince|Count|Baron|Marquess|Marquis|Emperor|Lord|Viscount|Margrave|I|II|III|IV)\b"
-)
-_MARRIAGE = re.compile(r"\bmarri(?:ed|age)|\b(?:wife|husband|wives|spouse)\b")
-_WRITES = r"(?:the |a |an )?(?:\d{4} )?(?:[a-z]+(?:[- ][a-z]+)* )?"
 
 
 def _date(which: str, *, year: bool) -> Callable[[Topic], tuple[str, ...]]:
@@ -25,19 +22,19 @@ def _date(which: str, *, year: bool) -> Callable[[Topic], tuple[str, ...]]:
     return read
 
 
-def _one(which: str) -> Callable[[Topic], tuple[str, ...]]:
+def read_name(which: str) -> Callable[[Topic], tuple[str, ...]]:
     def read(topic: Topic) -> tuple[str, ...]:
         name = getattr(topic.facts, which)
         cut = name is not None and re.search(rf"{re.escape(name)}(?:[\w–/-]|,? (?:Jr|Sr))", topic.facts.passage.text)
-        people = name is not None and all(part in patterns.DEMONYMS for part in name.split("-"))
-        return () if name is None or cut or people else (name,)
+        people = name is not None and all(part in DEMONYMS for part in name.split("-"))
+        return () if name is None or cut or people else spell_person(name)
 
     return read
 
 
 def _father(topic: Topic) -> tuple[str, ...]:
     """The one of whom the topic, rather than a spouse, is said to be the child, before a mother or by a man's title."""
-    found = _one("father")(topic)
+    found = read_name("father")(topic)
     if not found or re.search(rf"father(?: was|,| is) [^.]{{0,40}}{re.escape(found[0])}", topic.facts.passage.text):
         return found
     name = re.escape(found[0])
@@ -46,18 +43,18 @@ def _father(topic: Topic) -> tuple[str, ...]:
         rf"[^.]{{0,40}}{name}(?P<both>[^.]{{0,40}} (?:and|by) )?"
     )
     children = [stated for clause in topic.clauses if (stated := child.match(clause))]
-    return found if any(stated["both"] or _HE.search(found[0]) for stated in children) else ()
+    return found if any(stated["both"] or patterns.MAN.search(found[0]) for stated in children) else ()
 
 
 def _mother(topic: Topic) -> tuple[str, ...]:
-    found = _one("mother")(topic)
+    found = read_name("mother")(topic)
     plain = found and re.search(rf"mother(?: was|,| is) [^.]{{0,40}}{re.escape(found[0])}", topic.facts.passage.text)
     return found if plain or _father(topic) else ()
 
 
 def _spouse(topic: Topic) -> tuple[str, ...]:
     """The only one."""
-    return _one("spouse")(topic) if len(_MARRIAGE.findall(topic.facts.passage.text)) < 2 else ()
+    return read_name("spouse")(topic) if len(patterns.MARRIAGE.findall(topic.facts.passage.text)) < 2 else ()
 
 
 def _place(which: str) -> Callable[[Topic], tuple[str, ...]]:
@@ -192,25 +189,6 @@ PEOPLE = (
         clause="who studied at",
     ),
     Statement(
-        name="workplace",
-        of=_PERSON,
-        tell="{} works at {}.",
-        before=r"(?:professor|lecturer|scholar|[Pp]rofessor [Ee]meritus)(?: of [a-z]+(?:(?: and)? [a-z]+)*)? at "
-        r"(?:the )?",
-        to=("university", "school", "organisation"),
-        refer=("the # where {} teaches", "the # of which {} is a professor"),
-        clause="who teaches at",
-    ),
-    Statement(
-        name="coached team",
-        of=_PERSON,
-        tell="{} coaches at {}.",
-        before=r"(?:head|assistant) (?:[a-z']+ )*coach (?:at|for|of) (?:the )?(?:[a-z]+ )*",
-        to=("university", "school", "team"),
-        refer=("the # where {} coaches", "the # coached by {}"),
-        clause="who coaches at",
-    ),
-    Statement(
         name="band",
         of=_PERSON,
         tell="{} is of the band {}.",
@@ -220,54 +198,6 @@ PEOPLE = (
         to=("band",),
         refer=("the band of {}", "the band of which {} is a member", "the # that {} is a member of"),
         clause="who is a member of",
-    ),
-    Statement(
-        name="team",
-        of=_PERSON,
-        tell="{} plays for {}.",
-        before=r"(?:plays|playing|played|player|footballer|midfielder|defender|forward|striker|goalkeeper|winger|"
-        r"[a-z]+back|center|guard) (?:\w+ )?(?:as an? [a-z -]+ )?(?:for|with) (?:the )?"
-        r"(?:[A-Z]?[a-z]+ (?:[a-z]+ )*(?:club|side|team) )?",
-        to=("team",),
-        refer=("the # that {} plays for", "the team of {}", "the # for which {} plays"),
-        clause="who plays for",
-    ),
-    Statement(
-        name="position",
-        of=_PERSON,
-        tell="{} plays as {}.",
-        only=False,
-        before=r"(?:plays|played|playing) (?:[a-z ]+ )?as an? ",
-        value=r"(?:[a-z]+(?:[- ][a-z]+)? )?(?:midfielder|defender|forward|striker|goalkeeper|winger|[a-z]+back|center|"
-        r"guard|pitcher|catcher|[a-z]+ baseman|shortstop|outfielder|prop|hooker|lock|linebacker|flanker|centre)\b",
-        ask=("What position does {} play?",),
-        relative=("who plays in what position?",),
-    ),
-    Statement(
-        name="party",
-        of=_PERSON,
-        tell="{} is of the {}.",
-        before=r"(?:member (?:and [a-z ]+ )?of|politician (?:of|from|with|for)|representing|leader of) (?:the )?",
-        value=r"(?:[A-Z][\w'-]+ )+Party(?: of [A-Z]\w+)?|[A-Z]\w+ Congress|[A-Z]\w+ Democrats",
-        ask=("What political party is {} a member of?",),
-        relative=("who is a member of which political party?",),
-        to=("party",),
-        refer=("the party of which {} is a member", "the political party of {}"),
-        clause="who is a member of",
-    ),
-    Statement(
-        name="famous work",
-        of=_PERSON,
-        tell="{} is known for {}.",
-        only=False,
-        before=r"best[ -]known (?:for|as the (?:author|writer|creator|director) of)(?: (?:his|her|the|writing|"
-        r"directing|"
-        r"creating))*(?: (?:debut|first|\d{4}|bestselling|best-selling|popular|children's|critically|acclaimed|cult|"
-        r"horror|science fiction|fantasy|drama|comedy|crime|documentary))* "
-        r"(?:novel|book|film|series|play|memoir|song|single|hit|album|comic|television series)?,? ?(?:of )?",
-        to=("book", "film", "series", "song", "album"),
-        refer=("the # that {} is best known for", "the best known # of {}"),
-        clause="best known for",
     ),
     Statement(
         name="famous role",
@@ -281,17 +211,6 @@ PEOPLE = (
         to=("film", "series"),
         refer=("the # that {} is best known for", "the # in which {} is known to have played"),
         clause="known for a role in",
-    ),
-    Statement(
-        name="signed label",
-        of=("person", "band"),
-        tell="{} is signed to {}.",
-        before=r"signed (?:a [a-z ]+ )?(?:to|with) (?:the )?(?:[a-z]+ )*",
-        value=NAME + r"(?: Records)?",
-        to=("company",),
-        refer=("the record label that {} signed with", "the # to which {} is signed"),
-        clause="signed to",
-        active="signed {}",
     ),
 )
 
@@ -308,17 +227,6 @@ CHARACTERS = (
         refer=("the creator of {}", "the person who created {}"),
         clause="created by",
         active="created {}",
-    ),
-    Statement(
-        name="character's show",
-        of=("character",),
-        tell="{} is a character in {}.",
-        before=r"(?:from|in|on|of) (?:the )?(?:[A-Z]?\w+ )*?(?:series|drama|sitcom|soap opera|soap|film|novel|show|"
-        r"game|"
-        r"franchise|drama series|comedy|manga|movie|play) ",
-        to=("series", "film", "book", "game"),
-        refer=("the # that features the character {}", "the # with the character {}"),
-        clause="in",
     ),
     Statement(
         name="played by",

@@ -1,6 +1,6 @@
 """What passages state of films, books, songs, games and series: the patterns, and the phrases to ask and tell it in."""
 
-from turnwise.envs.qa.writer.stated_of_people import _one
+from turnwise.envs.qa.writer.stated_of_people import read_name
 from turnwise.envs.qa.writer.statements import NAME, ROLE, YEAR, Statement
 from turnwise.envs.qa.writer.topics import Topic
 
@@ -18,7 +18,7 @@ WORKS = (
     Statement(
         name="director",
         of=("film",),
-        read=_one("director"),
+        read=read_name("director"),
         tell="{} was directed by {}.",
         to=_PERSON,
         ask=("Who directed {}?", "Who is the director of {}?"),
@@ -31,7 +31,7 @@ WORKS = (
     Statement(
         name="composer",
         of=("film",),
-        read=_one("composer"),
+        read=read_name("composer"),
         tell="The music of {} is by {}.",
         to=_PERSON,
         ask=("Who composed the music of {}?",),
@@ -43,7 +43,7 @@ WORKS = (
     Statement(
         name="performer",
         of=("song", "album"),
-        read=_one("performer"),
+        read=read_name("performer"),
         tell="{} is by {}.",
         to=("person", "band"),
         ask=("Who performed {}?", "What artist released {}?"),
@@ -133,17 +133,6 @@ WORKS = (
         clause="that followed",
     ),
     Statement(
-        name="episode's series",
-        of=("episode",),
-        tell="{} is an episode of {}.",
-        only=False,
-        before=r"(?:of|in|from) (?:the )?(?:[\w'-]+ )*?(?:series|sitcom|show|drama|comedy|anthology series) |season "
-        r"of (?:the )?",
-        to=("series",),
-        refer=("the # that {} is an episode of", "the series of which {} is an episode"),
-        clause="of",
-    ),
-    Statement(
         name="album",
         of=("song",),
         tell="{} is on the album {}.",
@@ -184,29 +173,6 @@ WORKS = (
         refer=("the publisher of {}", "the # that published {}"),
         clause="published by",
         active="published {}",
-    ),
-    Statement(
-        name="developer",
-        of=("game",),
-        tell="{} was developed by {}.",
-        before=r"developed (?:and published )?by (?:the )?(?:[a-z]+ )*",
-        to=("company",),
-        ask=("Who developed {}?", "What company developed {}?"),
-        relative=("developed by what company?",),
-        described="developed by {}",
-        refer=("the developer of {}", "the # that developed {}"),
-        clause="developed by",
-        active="developed {}",
-    ),
-    Statement(
-        name="distributor",
-        of=("film",),
-        tell="{} was distributed by {}.",
-        before=r"(?:distributed|released) (?:in [A-Z][\w ]+ )?by (?:the )?",
-        to=("company",),
-        refer=("the distributor of {}", "the # that distributed {}"),
-        clause="distributed by",
-        active="distributed {}",
     ),
     Statement(
         name="network",
@@ -254,8 +220,5 @@ WORKS = (
         value=YEAR,
         before=r"(?:published|released)(?: by [A-Z][^;.]{2,40}?)? (?:in|on) (?:[A-Z][a-z]+ )?(?:\d{1,2},? "
         r")?(?:[A-Z][a-z]+,? )?",
-        ask=("In what year was {} published?", "When was {} published?"),
-        relative=("published in what year?",),
-        described="published in {}",
     ),
 )

@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turnwise.envs.qa.nations import COUNTRIES, DEMONYM, DEMONYMS
 from turnwise.envs.qa.writer import patterns
-from turnwise.envs.qa.writer.topics import Topic
+from turnwise.envs.qa.writer.topics import KIND_OF, Topic
 
 _WORD = patterns.CAPITALISED
 NAME = rf"{_WORD}(?: (?:(?:of|de|von|van|der|den|la|le|du|di|da|del|and the|of the|for the|the|&|\d+) )?{_WORD})*"
@@ -17,7 +18,7 @@ PLACE = rf"{_WORD}(?: (?:(?:of|de|la|upon|on|the|del) )?{_WORD})*(?:, {_WORD}(?:
 YEAR = r"(?:1[5-9]|20)\d\d(?![\d–-])"
 COUNT = r"(?:\d{1,3}(?:,\d{3})+|\d{3,6})(?!\d|[.,]\d| ?(?:million|billion|%))"
 ROLE = (
-    rf"(?:the |an? )?(?:(?:{patterns.DEMONYM})(?:-born)? )?(?:(?:[a-z]+(?:-[a-z]+)?[ -]){{0,3}}"
+    rf"(?:the |an? )?(?:(?:{DEMONYM})(?:-born)? )?(?:(?:[a-z]+(?:-[a-z]+)?[ -]){{0,3}}"
     r"(?:author|novelist|writer|journalist|historian|poet|playwright|artist|singer|rapper|band|group|duo|composer|"
     r"architect|musician|producer|director|comedian|actor|actress|businessman|entrepreneur|engineer|songwriter|"
     r"singer-songwriter|filmmaker|scientist|politician|philosopher|company|developer|publisher|studio|label|network|"
@@ -34,8 +35,16 @@ _JOINED = re.compile(
     r",? (?:and|&|or|along with|together with) (?:the |by |his |her |for |on |in )?[A-Z\"]|, [A-Z]|/| ?[–-] ?\w"
 )
 _JOINED_PLACE = re.compile(r",? (?:and|&|or) (?:the |in )?[A-Z\"]|/| ?[–-] ?\w")
+_NO_PLACE = re.compile(
+    rf"^(?:{'|'.join(patterns.MONTHS)})\b|(?<=\w )(?:Stadium|Field|Arena|Center|Centre|Gardens?|Hall|University|"
+    r"Studios|School|Museum|Building)$"
+)
+"""A time, and what is itself somewhere: nobody asks in which stadium a team is."""
+_SHORT_COUNTRIES = ("U.S.", "U.S", "US", "UK", "U.K.", "U.K")
 _LARGER = re.compile(r"metropolitan|metro area|urban area|combined|county|agglomeration|township")
 _NEXT_SENTENCE = re.compile(r"(?<=[a-zA-Z]\.) [A-Z][a-z]+.*|(?<!\b[A-Z]\.[A-Z])\.$")
+_NO_NAME = re.compile(rf"^(?:{DEMONYM}|African|European|Asian)\b|\b(?:{DEMONYM})$")
+"""What begins or ends with words that describe it: `American Las Vegas Sands`."""
 _THAT = re.compile(
     r"^,? ?(?:that|which|who) (?=(?:was|is|are|were|has been|had been|aired|airs|premiered|plays|flows) )"
 )
@@ -98,12 +107,20 @@ class Statement:
             if self.whole and _LARGER.search(text[max(0, found.start() - 90) : found.start()]):
                 return None
             written = found["value"].rstrip(", ")
-            written = _NEXT_SENTENCE.sub("", written) if self.place else written.rstrip(".")
-            if re.search(r"['’]s\b", written) or written in patterns.DEMONYMS or len(written) < 2:
+            written = _cut_country(_NEXT_SENTENCE.sub("", written)) if self.place else written.rstrip(".")
+            if not self._is_plain(written):
                 return None
             first = written.split(",")[0] if self.place else written
             return Value(text=written, spellings=(written, first), line=text, start=found.start("value"))
         return None
+
+    def _is_plain(self, written: str) -> bool:
+        """Whether a value is a whole name, or a number, without words of its description."""
+        if re.search(r"['’]s\b", written) or written in DEMONYMS or len(written) < 2:
+            return False
+        if (_NO_PLACE if self.place else _NO_NAME).search(written) or (not self.place and written.lower() in KIND_OF):
+            return False
+        return self.to != ("person",) or " of " not in written  # "Nick Park of Aardman Animations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +132,12 @@ class Value:
     """The sentence that it stands in; empty if it was read otherwise."""
     start: int
     """Where in the line."""
+
+
+def _cut_country(place: str) -> str:
+    """Without the country behind a state, as places are named: `Providence, Rhode Island`."""
+    *parts, last = place.split(", ")
+    return ", ".join(parts) if len(parts) > 1 and (last in COUNTRIES or last in _SHORT_COUNTRIES) else place
 
 
 _COMPILED: dict[tuple[str, str], re.Pattern[str]] = {}

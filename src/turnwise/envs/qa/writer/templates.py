@@ -7,7 +7,7 @@ answer are made from the same fact.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from turnwise.envs.qa.writer.facts import Facts, Kind
+from turnwise.envs.qa.writer.facts import Facts, Kind, spell_person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class Attribute:
     tell: str
     read: Callable[[Facts], tuple[str, ...]]
     """The answers, the best first; empty if the passage does not state it."""
+    of_person: bool = False
+    """They are spellings of a person's name."""
 
 
 def _date(which: str) -> Callable[[Facts], tuple[str, ...]]:
@@ -29,7 +31,7 @@ def _date(which: str) -> Callable[[Facts], tuple[str, ...]]:
 
 
 def _one(which: str) -> Callable[[Facts], tuple[str, ...]]:
-    return lambda person: () if getattr(person, which) is None else (getattr(person, which),)
+    return lambda person: () if getattr(person, which) is None else spell_person(getattr(person, which))
 
 
 ATTRIBUTES = {
@@ -58,9 +60,15 @@ ATTRIBUTES = {
             person.nationality, person.nation,
         ),
     ),
-    "father": Attribute(ask=("Who is the father of {}?",), tell="The father of {} is {}.", read=_one("father")),
-    "mother": Attribute(ask=("Who is the mother of {}?",), tell="The mother of {} is {}.", read=_one("mother")),
-    "spouse": Attribute(ask=("Who is the spouse of {}?",), tell="The spouse of {} is {}.", read=_one("spouse")),
+    "father": Attribute(
+        ask=("Who is the father of {}?",), tell="The father of {} is {}.", read=_one("father"), of_person=True
+    ),
+    "mother": Attribute(
+        ask=("Who is the mother of {}?",), tell="The mother of {} is {}.", read=_one("mother"), of_person=True
+    ),
+    "spouse": Attribute(
+        ask=("Who is the spouse of {}?",), tell="The spouse of {} is {}.", read=_one("spouse"), of_person=True
+    ),
 }  # fmt: skip
 
 
@@ -128,7 +136,10 @@ def _age(person: Facts) -> int | None:
     return None if person.born is None or person.died is None else person.died.year - person.born.year
 
 
-PEOPLE = (
+LONGER = Contest(
+    ask=("Who lived longer, {} or {}?",), tell="{} lived {} years.", read=_age, first=False, order="{} is less than {}."
+)
+LIVES = (
     Contest(
         ask=(
             "Who was born first, {} or {}?", "Who was born earlier, {} or {}?", "Who is older, {} or {}?",
@@ -145,10 +156,9 @@ PEOPLE = (
         tell="{} died in {}.", read=_year("died"), first=True,
     ),
     Contest(ask=("Who died later, {} or {}?",), tell="{} died in {}.", read=_year("died"), first=False),
-    Contest(ask=("Who lived longer, {} or {}?",), tell="{} lived {} years.", read=_age, first=False,
-            order="{} is less than {}."),
+    LONGER,
 )  # fmt: skip
-WORKS = (
+RELEASES = (
     (
         ("Which # came out first, {} or {}?", "Which # was released first, {} or {}?",
          "Which # came out earlier, {} or {}?", "Which # was released earlier, {} or {}?"), True,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from turnwise.envs.qa.writer import patterns
+from turnwise.envs.qa.nations import DEMONYMS
 from turnwise.envs.qa.writer.facts import Facts, strip_qualifier
 
 KINDS: Mapping[str, str] = {
@@ -81,7 +81,7 @@ _NOUN_ENDS = re.compile(
     r"co-created|co-produced|co-directed|co-founded|illustrated|edited|marketed|sold|headed|led|managed|controlled|"
     r"wholly|principally|living|residing|around|without|against|shot|filmed|inspired|noted|famous|notable|born)\b"
 )
-_PLAIN = {word for demonym in patterns.DEMONYMS for word in demonym.split()}
+_PLAIN = {word for demonym in DEMONYMS for word in demonym.split()}
 _SUPERLATIVE = re.compile(
     r"est\b|\d|\b(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|debut|final|same|last|only|"
     r"former|own|major|main|most|noted|other|next|title|famous|known)\b"

@@ -8,11 +8,10 @@ import re
 from collections.abc import Sequence
 from itertools import permutations
 
-from turnwise.envs.qa.expert import mentions
 from turnwise.envs.qa.formats import Question
 from turnwise.envs.qa.writer.facts import Facts
 from turnwise.envs.qa.writer.topics import Topic, read_topic
-from turnwise.rewards import normalise_answer
+from turnwise.rewards import mentions, normalise_answer
 
 _MOST_WORDS = 30
 _COMMON = re.compile(
