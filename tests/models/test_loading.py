@@ -267,6 +267,15 @@ def test_broken_gguf_is_one_line(tmp_path):
     assert "cannot be loaded" in one_line(lambda: load(ModelSettings(name=str(tmp_path / "model.gguf"))))
 
 
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_gguf_whose_download_broke_off_is_one_line_that_names_it(tmp_path, share):
+    pytest.importorskip("gguf")
+    original = load()
+    write_gguf(original.model, original.tokenizer, file := tmp_path / "tiny.gguf")
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    assert one_line(lambda: load(ModelSettings(name=str(file)))).startswith(f"{file} cannot be loaded: ")
+
+
 def write_gguf(model, tokenizer, file):
     """The model in f32, under llama.cpp's names and with its order of rotary rows."""
     import gguf

@@ -58,8 +58,10 @@ def test_resume_takes_the_same_config_and_names_the_first_key_that_differs(tmp_p
     RunDirectory.create(tmp_path / "run", CONFIG)
     RunDirectory.create(tmp_path / "run", CONFIG.replace("0.0001", "1e-4"), resume=True)
     other = CONFIG.replace("wiki", "maze").replace("10", "20")
-    with pytest.raises(RunError, match=r"another config: env\.name is 'maze' now and was 'wiki'; put it back"):
+    found = r"another config: env\.name is 'maze' now and was 'wiki' \(also other: trainer\.steps\); put it back, "
+    with pytest.raises(RunError, match=found) as caught:
         RunDirectory.create(tmp_path / "run", other, resume=True)
+    assert str(caught.value).endswith(f"turnwise train {tmp_path}/run/config.yaml --run {tmp_path}/run --resume")
     with pytest.raises(RunError, match=r"another config: trainer\.lr is absent now and was 0\.0001"):
         RunDirectory.create(tmp_path / "run", CONFIG.replace("  lr: 0.0001\n", ""), resume=True)
 

@@ -7,7 +7,7 @@ from turnwise.types import Finish, StopReason, Trajectory
 
 _ALL = 0.95
 _MANY = 0.5
-_MIN_TURNS = 32
+_MIN_TURNS = 16
 _CUT: dict[StopReason, str] = {
     StopReason.MAX_TURNS: "rollout.max_turns",
     StopReason.CONTEXT_FULL: "rollout.context_tokens, or the model's context,",

@@ -54,6 +54,17 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(examination: "Examination") -> None:
     console = Console(highlight=False, soft_wrap=True)
+    _show_checks(examination, console)
+    if examination.probed is not None:
+        console.print("The newest checkpoint, probed as a recipe is:")
+        _show_checks(examination.probed, console)
+    found = [*examination.diagnoses, *(examination.probed.diagnoses if examination.probed else ())]
+    alarms = sum(one.severity == "alarm" for one in found)
+    signs = len(found) - alarms
+    console.print(f"{escape(examination.subject)}: {alarms} alarms, {signs} signs")
+
+
+def _show_checks(examination: "Examination", console: Console) -> None:
     marks = {"ok": "[green]✓[/]", "found": "[red]✗[/]", "skipped": "[dim]–[/]"}
     for check in examination.checks:
         status = examination.status(check)
@@ -67,10 +78,3 @@ def _show(examination: "Examination") -> None:
                 console.print(f"    [{colour}]{diagnosis.kind}[/] {escape(diagnosis.sentence)}")
     for note in examination.notes:
         console.print(f"[dim]{escape(note)}[/]")
-    if examination.probed is not None:
-        console.print("The newest checkpoint, probed as a recipe is:")
-        _show(examination.probed)
-        return
-    alarms = sum(one.severity == "alarm" for one in examination.diagnoses)
-    signs = len(examination.diagnoses) - alarms
-    console.print(f"{escape(examination.subject)}: {alarms} alarms, {signs} signs")

@@ -145,7 +145,8 @@ def _probe_checkpoint(
 ) -> None:
     """The preflight's checks on the newest checkpoint; what keeps it from being loaded is a note."""
     try:
-        config = load_run_config(folder, overrides, trust=trust)
+        # The cold start is behind it: its own episodes tell of limits and variance.
+        config = load_run_config(folder, overrides, trust=trust).model_copy(update={"sft": None})
         from turnwise.doctor.preflight import examine_recipe
 
         probed = examine_recipe(config, subject=str(folder), folder=folder, say=say)

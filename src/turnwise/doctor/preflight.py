@@ -183,6 +183,10 @@ def _predict(
     folder: Path,
 ) -> None:
     """Time, memory and disk of the whole run, in figures and words."""
+    if not all(step.tokens for step in steps):
+        for name in ("disk", "memory"):
+            examination.skip(name, "no token was sampled: no prompt fits the context, or no episode began")
+        return
     seconds = predict_seconds(*steps, episodes=probe.episodes, config=config)
     peak = predict_memory(base, peaks, steps, episodes=probe.episodes, config=config)
     whole = config.rollout.groups_per_step * config.rollout.group_size

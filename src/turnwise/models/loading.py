@@ -7,6 +7,7 @@ A source that cannot be loaded is a one-line error before anything slow starts.
 import copy
 import importlib.util
 import shutil
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ _BROKEN_SOURCE = (
     AttributeError,
     TypeError,
     SafetensorError,
+    struct.error,
 )
 
 
@@ -231,7 +233,7 @@ def _load_sharded(folder: Path, shards: Path, dtype: torch.dtype) -> PreTrainedM
 
 
 def _load_tokenizer(source: str, **options: str) -> PreTrainedTokenizerFast:
-    with _one_line(source):
+    with _one_line(str(Path(source) / options["gguf_file"]) if options else source):
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
 
 

@@ -133,13 +133,20 @@ class RunDirectory:
             _flatten(self.config.read_text(encoding="utf-8"), str(self.config)),
             _flatten(config_yaml, "config"),
         )
-        for key in [*now, *(key for key in before if key not in now)]:
-            allowed = any(key == name or key.startswith(f"{name}.") for name in may_differ)
-            if not allowed and before.get(key, _ABSENT) != now.get(key, _ABSENT):
-                raise RunError(
-                    f"{self.path}: cannot resume with another config: {key} is {_show(now, key)} now and was "
-                    f"{_show(before, key)}; put it back or choose another --run"
-                )
+        other = [
+            key
+            for key in [*now, *(key for key in before if key not in now)]
+            if before.get(key, _ABSENT) != now.get(key, _ABSENT)
+            and not any(key == name or key.startswith(f"{name}.") for name in may_differ)
+        ]
+        if other:
+            first, *more = other
+            others = f" (also other: {', '.join(more)})" if more else ""
+            raise RunError(
+                f"{self.path}: cannot resume with another config: {first} is {_show(now, first)} now and was "
+                f"{_show(before, first)}{others}; put it back, choose another --run, or go on as it was: "
+                f"turnwise train {self.config} --run {self.path} --resume"
+            )
 
     def _record_versions(self) -> None:
         """Written once; a resumed run warns about differences, since equal results need equal libraries."""
