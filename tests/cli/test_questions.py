@@ -6,6 +6,7 @@ import json
 from chat_stub import says, serve
 from tiny_encyclopedia import CORPUS
 from turnwise.cli.main import main
+from turnwise.envs.qa.env import SearchQA
 from turnwise.envs.qa.formats import read_question
 from turnwise.envs.qa.writer.files import to_entry
 
@@ -63,6 +64,19 @@ def test_a_corpus_without_facts_is_one_line(tmp_path, capsys):
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "Note", "text": "Buy milk."}))
     assert main(["questions", str(tmp_path / "corpus.jsonl"), str(tmp_path / "out.jsonl")]) == 2
     assert "encyclopedic passages" in capsys.readouterr().err
+
+
+def test_a_folder_of_documents_is_read_as_search_qa_reads_it(tmp_path, capsys):
+    folder, target = tmp_path / "documents", tmp_path / "written.jsonl"
+    folder.mkdir()
+    assert main(["questions", str(folder), str(target)]) == 2
+    assert "no .txt or .md files" in capsys.readouterr().err
+    for place, one in enumerate(CORPUS):
+        (folder / f"{place:02d}.txt").write_text(f"{one.title}\n\n{one.text}", encoding="utf-8")
+    assert main(["questions", str(folder), str(target), "--count", "50"]) == 0
+    env = SearchQA(questions=str(target), corpus=str(folder))
+    assert env.tasks("train")
+    assert all(task.data["supporting_ids"] for task in env.tasks("train")), "which the corpus has"
 
 
 def test_a_models_questions_are_written_through_an_endpoint(tmp_path, capsys):

@@ -46,7 +46,7 @@ EXCUSED = {
     r"turnwise (check|train|eval) \S*.*\b(hotpot|hf://)": "the reader's copy of a public dataset",
     r"turnwise questions data/multihop ": "the reader's own corpus; tests/cli/test_questions.py runs the command",
     r"turnwise eval .*--endpoint ": "an endpoint of the reader's; tests/agents plays through one",
-    r"turnwise questions documents.jsonl ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
+    r"turnwise questions documents ": "an endpoint of the reader's; tests/cli/test_questions.py asks one",
     r"python -m benchmarks\.": "measures the reader's own runs or machine; tests/benchmarks has each",
     r"turnwise doctor runs/": "a run of the reader's, in which it may find something; tests/doctor examines runs",
     r"PYTHONPATH=tests/support python ": "plants every fault: tests/doctor/test_doctor_faults.py does",

@@ -23,7 +23,9 @@ _REPLY_TOKENS: Final = 400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("corpus", type=Path, help="a corpus file, or a folder with a corpus and questions of its own")
+    parser.add_argument(
+        "corpus", type=Path, help="a corpus file, a folder of documents, or one with a corpus and questions of its own"
+    )
     parser.add_argument("target", type=Path, help="the .jsonl or .jsonl.gz file to write; with --divide, a folder")
     parser.add_argument("--count", type=int, metavar="N", help="at most N questions (default: 20000; by a model, 1000)")
     parser.add_argument(

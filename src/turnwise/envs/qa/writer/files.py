@@ -36,7 +36,8 @@ class Source:
 
 
 def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
-    """A corpus file; or a folder with a corpus, whose splits other than `train` are avoided besides `avoid`."""
+    """A corpus file, or a folder of `.txt` and `.md` files; or a folder with a corpus, whose splits other than `train`
+    are avoided besides `avoid`."""
     passages, train, held_out = read_questioned(corpus, avoid)
     return Source(passages=passages, book=FactBook(passages), train=train, avoid=held_out)
 
@@ -44,12 +45,12 @@ def read_source(corpus: Path, avoid: Sequence[Path] = ()) -> Source:
 def read_questioned(corpus: Path, avoid: Sequence[Path] = ()) -> tuple[list[Passage], list[Question], list[Question]]:
     """Passages to write about, the training questions beside them, and the questions to avoid."""
     splits: dict[str, list[Question]] = {}
-    if corpus.is_dir():
-        folder, found = corpus, find_corpus(corpus)
-        if found is None:
-            raise EnvError(f"{folder} has no corpus.jsonl, corpus.jsonl.gz or corpus.parquet: give a folder with one")
+    if corpus.is_dir() and (found := find_corpus(corpus)) is not None:
+        splits = {split: read_questions(files, contexts=False) for split, files in find_splits(corpus).items()}
         corpus = found
-        splits = {split: read_questions(files, contexts=False) for split, files in find_splits(folder).items()}
+    elif corpus.is_dir() and not any(path.suffix in (".txt", ".md") for path in corpus.rglob("*")):
+        wanted = "corpus.jsonl, corpus.jsonl.gz or corpus.parquet, and no .txt or .md files"
+        raise EnvError(f"{corpus} has no {wanted}: give a folder with some")
     train = splits.pop("train", [])
     held_out = [question for listed in splits.values() for question in listed]
     held_out += [question for file in avoid for question in read_questions(file, contexts=False)]
