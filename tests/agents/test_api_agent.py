@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,7 +182,7 @@ def test_waits_double_and_heed_the_server(monkeypatch):
     async def note(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": note}))
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     asked = {1: "7", 2: "Wed, 21 Oct 2026 07:28:00 GMT", 3: "3600"}
 

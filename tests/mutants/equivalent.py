@@ -81,8 +81,8 @@ REASONS: Mapping[tuple[str, str, str], str] = {
     ): "an update of a batch without turns ends before it asks for their age",
     (
         _COLD_START,
-        "draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=0)",
-        "draw_demonstrated(parts.env, demonstrated_tasks(parts, settings.split), settings.demonstrations, seed=1)",
+        "draw_demonstrated(parts.env, tasks, settings.demonstrations, seed=0)",
+        "draw_demonstrated(parts.env, tasks, settings.demonstrations, seed=1)",
     ): "only whether tasks can be drawn is asked, not which",
 }
 """By file, the line as it is and the line as mutated."""

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_waits_double(monkeypatch):
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("turnwise.http.asyncio.sleep", note)
+    monkeypatch.setattr("turnwise.http.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": note}))
     monkeypatch.setattr("turnwise.http._jitter.uniform", lambda low, high: high)
     with serve(script((500, ""))) as stub:
         assert ask(judge_of(stub, attempts=7, backoff=0.5)) is None

@@ -78,7 +78,7 @@ def test_checkpoints_of_the_cold_start_are_removed_when_training_has_its_first(s
     trainer.rollouts.waiting = 0
     trainer.cold_start, trainer.config.steps = MagicMock(), 2
     trainer.saver = MagicMock()
-    trainer.saver.save.side_effect = lambda step, state, **how: trainer._tell_saved(step, Path(f"step-{step}"))
+    trainer.saver.save.side_effect = lambda step, state, **how: trainer._record_saved(step, Path(f"step-{step}"))
     trainer._save(step)
     assert trainer.cold_start.remove_checkpoints.call_count == removed
     assert trainer.saved == step
