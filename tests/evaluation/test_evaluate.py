@@ -139,8 +139,6 @@ def test_failures_are_not_scored(quizzed):
         "evaluate/pass@1": pytest.approx(2 / 3),
         "evaluate/pass@2": pytest.approx(2 / 3),
         "evaluate/env/exact_match": pytest.approx(2 / 3),
-        "evaluate/env/tool_calls": 0.0,
-        "evaluate/env/tool_errors": 0.0,
     }
     assert str(result) == f"success 0.667 [{low:.3f}, {high:.3f}], reward 1.333, 6 episodes, 2 failed"
 
@@ -219,7 +217,7 @@ def test_lines_and_tables_tell_the_same(quizzed):
     lines = shown(result, force_terminal=False).splitlines()
     assert lines[0] == "hops=2: success 1.000 [0.000, 1.000], reward 2.000, 4 episodes, 2 failed"
     assert lines[5] == "pass@1 0.667, pass@2 0.667"
-    assert lines[6] == "exact_match 0.667, tool_calls 0.000, tool_errors 0.000"
+    assert lines[6] == "exact_match 0.667"
     assert lines[7] == f"m: {result}"
     table = shown(result, force_terminal=True)
     assert "m: success on 4 tasks" in table

@@ -265,7 +265,9 @@ class ToolEnv(Env):
         return tuple(member.__get__(self) for member in self.__own_rewards)
 
     def __counts(self, progress: _Progress) -> dict[str, float]:
-        counts = {"tool_calls": float(progress.tool_calls), "tool_errors": float(progress.tool_errors)}
+        counts: dict[str, float] = {}
+        if self.__given or self._turnwise_own_tools:
+            counts = {"tool_calls": float(progress.tool_calls), "tool_errors": float(progress.tool_errors)}
         for toolset in self._turnwise_opened.values():
             for name, value in toolset.metrics.items():
                 counts[name] = counts.get(name, 0.0) + value

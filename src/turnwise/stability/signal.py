@@ -3,11 +3,14 @@
 Invariant: it is measured over all rollouts, before any filter, like every health metric.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnwise.rollout.summary import reward_std
-from turnwise.types import Group, StopReason
+from turnwise.types import Finish, Group, StopReason, Trajectory
+
+_MOST = 0.8
+"""From this share on, what cuts episodes short explains why rewards are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class RewardSignal:
     success: float | None
     paid: Mapping[str, bool]
     """By channel: whether anything but 0 was paid into it."""
+    obstacles: tuple[str, ...] = ()
+    """What keeps the policy from earning anything, whatever the rewards are."""
 
     def teaches(self, *, compares_groups: bool) -> bool:
         """Whether an estimator can tell good from bad by it: one that compares groups needs a difference within one."""
@@ -31,10 +36,11 @@ class RewardSignal:
 
     def causes(self, *, never_paid: Sequence[str], cold_start: bool) -> tuple[str, ...]:
         """Why it may teach nothing, likeliest first."""
-        found = []
+        found = [*self.obstacles]
         if self.group_size == 1:
             found.append("groups have one episode each: raise rollout.group_size")
-        found += [f"reward '{name}' was never paid in this run: check it with `turnwise play`" for name in never_paid]
+        check = "" if self.obstacles else ": check it with `turnwise play`"
+        found += [f"reward '{name}' was never paid in this run{check}" for name in never_paid]
         if self.success == 0.0:
             found.append("no episode succeeds")
             if not cold_start:
@@ -61,4 +67,17 @@ def measure_signal(groups: Sequence[Group]) -> RewardSignal:
         group_size=max(len(group.trajectories) for group in groups),
         success=sum(t.success for t in played) / len(played) if reported else None,
         paid=paid,
+        obstacles=tuple(_find_obstacles(played)),
     )
+
+
+def _find_obstacles(played: Sequence[Trajectory]) -> Iterator[str]:
+    turns = [turn for t in played for turn in t.turns]
+    unread = sum(t.stop is StopReason.CONTEXT_FULL and not t.turns for t in played)
+    if played and unread >= _MOST * len(played):
+        yield "most prompts do not fit the context: raise rollout.context_tokens, or shorten them"
+    if turns and sum(turn.finish is Finish.LENGTH for turn in turns) >= _MOST * len(turns):
+        yield "most turns are cut off before they end: raise rollout.turn_tokens, or show how turns end (sft)"
+    calls = [t.metrics["tool_calls"] for t in played if "tool_calls" in t.metrics]
+    if turns and calls and not any(calls):
+        yield "the policy calls no tool: look at what it writes (turnwise show), or show it how (sft)"
