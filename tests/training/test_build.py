@@ -1,6 +1,7 @@
 """Before a model is loaded: a broken environment is found in one move, and episodes give the tokenizer its text."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -8,7 +9,7 @@ from byte_render import Scripted, says
 from tiny_runs import tiny_config
 from turnwise.errors import EnvError
 from turnwise.training import build as build_module
-from turnwise.training.build import sample_texts, smoke_test_env
+from turnwise.training.build import assemble, sample_texts, smoke_test_env
 from turnwise.types import Message, Step, Task, ToolSpec
 
 TASKS = [Task(id="a"), Task(id="b")]
@@ -33,6 +34,16 @@ def test_a_smoke_test_is_one_move_and_closes_the_environment():
     env = Scripted(says("go on"))
     asyncio.run(smoke_test_env(env, TASKS))
     assert (env.heard, env.closed) == ([("a", 0, "Hello.")], ["a"])
+
+
+def test_a_prompt_that_leaves_no_room_for_a_turn_is_told_before_training(caplog):
+    config = tiny_config(rollout={"context_tokens": 64})
+    assemble(config, env=Scripted(Step(done=True), opening="word " * 99), tasks=TASKS)
+    (told,) = caplog.messages
+    assert re.match(r"the first task's prompt has \d{2,3} tokens, and the context 64: its episodes end before", told)
+    caplog.clear()
+    assemble(config, env=Scripted(Step(done=True)), tasks=TASKS)
+    assert caplog.messages == []
 
 
 def test_a_smoke_test_passes_over_a_single_bad_task():

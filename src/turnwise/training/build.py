@@ -6,6 +6,7 @@ Invariant: users' mistakes are found here, cheapest first, before any long work 
 import asyncio
 import copy
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from turnwise.rollout.fleet import Fleet
 from turnwise.training.hold_out import HeldOut, hold_out
 from turnwise.types import Message, Task
 
+_logger = logging.getLogger(__name__)
 _SMOKE_TASKS = 3
 """Tasks that are tried before an environment counts as broken: a single bad one is a failure like any other."""
 _TEXT_SAMPLES = 400
@@ -97,6 +99,7 @@ def assemble(
     ledger = ledger or Ledger()
     render = make_render(loaded.tokenizer, config.render)
     prompt_ids = render.start(opening, env.tools) if opening else ()
+    _warn_of_long_prompt(len(prompt_ids), config, loaded.context_limit)
     return Components(
         env=env,
         train_tasks=train_tasks,
@@ -118,6 +121,17 @@ def assemble(
         ledger=ledger,
         prompt_ids=prompt_ids,
     )
+
+
+def _warn_of_long_prompt(tokens: int, config: Config, context_limit: int) -> None:
+    room = min(context_limit, config.rollout.context_tokens or context_limit)
+    if tokens >= room:
+        _logger.warning(
+            "the first task's prompt has %d tokens, and the context %d: its episodes end before their first turn; "
+            "raise rollout.context_tokens as far as the model allows, or shorten prompts",
+            tokens,
+            room,
+        )
 
 
 def _sampled_model(config: Config, loaded: LoadedModel) -> PreTrainedModel:
