@@ -31,8 +31,8 @@ class Session:
     def __init__(self, make_ops, kind: str) -> None:
         model = make_model(kind)
         architecture = read_architecture(model, read_windows(model))
-        self.cache = KVCache(slots=SLOTS, dtype=None)
-        self.cache.reserve(CAPACITY)
+        self.cache = KVCache(rows=SLOTS, dtype=None)
+        self.cache.reserve(CAPACITY, SLOTS)
         ops = make_ops(architecture, positions=160, dtype=torch.float32, device=DEVICE)
         self.forward = FusedForward(architecture, self.cache, ops, dtype=None)
         self.source = torch.Generator().manual_seed(1)

@@ -72,6 +72,7 @@ def runner_of(*, slots=4, replayed=False):
 
 def replay(runner):
     runner._graphs = Replays()
+    runner._cache.reserve(runner._cache.capacity, runner._slots)  # all at once, as on a GPU
     runner._forward._ops.replays_prefills = True
     read_as_kernels_do(runner)
     return runner._graphs
@@ -86,7 +87,7 @@ def read_any_row(runner):
 
     def decode(inputs):
         whole, rows = forward.cache, inputs.rows
-        forward.cache = gathered = KVCache(slots=len(rows), dtype=whole.dtype)
+        forward.cache = gathered = KVCache(rows=len(rows), dtype=whole.dtype)
         gathered.capacity = whole.capacity
         gathered._layers = {
             index: tuple(torch.cat((tensor[rows], tensor[whole.spare :])) for tensor in layer)
@@ -411,8 +412,8 @@ def test_an_engine_that_replays_samples_the_same(slots, moves_keys):
 @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 8), (torch.bfloat16, 6), (torch.float32, 3)])
 def test_rows_are_copied_up_to_a_length_whatever_their_numbers_are(dtype, size):
     """Row 0 to 2 and row 2 to 1 at once: all are read before any is written."""
-    cache = KVCache(slots=3, dtype=dtype)
-    cache.reserve(5)
+    cache = KVCache(rows=3, dtype=dtype)
+    cache.reserve(5, 3)
     keys, values = cache.layer(0, torch.zeros(1, 2, size))
     for tensor, sign in ((keys, 1), (values, -1)):
         tensor.copy_(sign * torch.arange(tensor.numel()).view(tensor.shape) % 250)

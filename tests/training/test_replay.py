@@ -1,15 +1,18 @@
 """Branches of stored trajectories: without a change they repeat token for token; a change changes what it should."""
 
 import pytest
+import torch
 
-from tiny_runs import SFT, run_tiny
+from tiny_runs import SFT, run_tiny, tiny_config
 from turnwise.agents.replay import Changes
 from turnwise.cli.main import main
-from turnwise.errors import RunError
+from turnwise.doctor.preflight import examine_recipe
+from turnwise.errors import ModelError, RunError
 from turnwise.evaluation.rescore import find_rewards, rescore_now
 from turnwise.runs import RunDirectory, read_trajectories
 from turnwise.runs.episodes import first_difference, read_episode, read_episode_file, read_episodes
 from turnwise.targets import load_target
+from turnwise.training.evaluate import run_evaluation
 from turnwise.training.replay import BranchPoint, branch_episode
 
 
@@ -38,6 +41,21 @@ def test_with_the_weights_that_sampled_it_a_trajectory_repeats_itself(run, from_
         assert made.trajectory.stop is stored.trajectory.stop
         for ours, theirs in zip(made.trajectory.turns, stored.trajectory.turns, strict=True):
             assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+
+
+def test_a_full_device_is_one_line_wherever_the_policy_plays(run, tmp_path, monkeypatch):
+    """Evaluation, branches and the doctor had a traceback for each episode, where training had this line."""
+
+    def fail(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 72.00 MiB.")
+
+    monkeypatch.setattr("turnwise.engines.local.runner.ModelRunner.prefill", fail)
+    config, episode = load_target(str(run.path)), read_episode(run, "train-1/0/0")
+    for play in (lambda: run_evaluation(config), lambda: branch_episode(config, episode, BranchPoint(from_turn=1))):
+        with pytest.raises(ModelError, match=r"^the device is out of memory: lower engine\.slots, or end"):
+            play()
+    with pytest.raises(ModelError, match=r"^the device is out of memory: lower learner\.[^\n]*there$"):
+        examine_recipe(tiny_config(), subject="tiny", folder=tmp_path)
 
 
 def test_a_version_is_that_of_the_weights_that_played(run):

@@ -60,9 +60,14 @@ class _Watch:
         self._largest = max(self._largest, in_use - self._in_use)
         self._in_use = in_use
         gradients = sum(p.nbytes for p in self._trained if p.grad is None) if torch.is_grad_enabled() else 0
-        free = free_memory()
-        if free < _AHEAD * self._largest + gradients + _SPARE * in_use:
-            raise torch.OutOfMemoryError(f"of the host's memory, {free / 2**30:.1f} GiB are left")
+        require_memory(_AHEAD * self._largest + gradients)
+
+
+def require_memory(needed: float) -> None:
+    """Raises what a full GPU raises where the host has fewer bytes than these left, and some for others."""
+    in_use, free = read_kernel_bytes("/proc/self/status", "VmRSS:"), free_memory()
+    if free < needed + _SPARE * in_use:
+        raise torch.OutOfMemoryError(f"of the host's memory, {free / 2**30:.1f} GiB are left")
 
 
 def free_memory() -> float:

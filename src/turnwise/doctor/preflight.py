@@ -34,6 +34,7 @@ from turnwise.rollout.summary import reward_std
 from turnwise.runs import seed_globals
 from turnwise.training.build import Components, assemble, smoke_test_env
 from turnwise.training.disk import free_bytes
+from turnwise.training.memory import TO_TRAIN, one_line_out_of_memory
 from turnwise.training.step_checks import StepChecks
 from turnwise.types import StopReason
 
@@ -85,7 +86,8 @@ def examine_parts(
         for name in (*_SAMPLED, "episodes", "rewards", "limits", "groups", "weights", "memory"):
             examination.skip(name, "the recipe has no training steps")
         return
-    asyncio.run(_examine_by_probe(config, parts, examination, folder, say))
+    with one_line_out_of_memory(TO_TRAIN):
+        asyncio.run(_examine_by_probe(config, parts, examination, folder, say))
 
 
 async def _examine_by_probe(

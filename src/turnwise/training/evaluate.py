@@ -18,6 +18,7 @@ from turnwise.evaluation.report import write_answers
 from turnwise.runs import Display, make_display, write_trajectories
 from turnwise.runs.store import Decode
 from turnwise.training.build import assemble, choose_env, evaluation_tasks, refuse_own_tasks
+from turnwise.training.memory import TO_SAMPLE, one_line_out_of_memory
 from turnwise.types import Task
 
 _logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def run_evaluation(
         env = choose_env(config, env)
         refuse_own_tasks(env, tasks)
         tasks = evaluation_tasks(env, config, tasks)
-    with make_display() if display is None else nullcontext(display) as shown:
+    with make_display() if display is None else nullcontext(display) as shown, one_line_out_of_memory(TO_SAMPLE):
         result = _play(agent, env, tasks, config, shown)
     if save:
         write_trajectories(Path(save), 0, result.groups, None, decode)

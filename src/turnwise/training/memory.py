@@ -21,22 +21,22 @@ MEMORY_SETTINGS = (
     "learner.shard",
     "engine",
 )
-_ADVICE = (
-    "the device is out of memory: lower learner.tokens_per_microbatch (in the cold start, sft.tokens_per_microbatch) "
-    "or engine.slots, set learner.checkpointing or learner.activation_offload, or end other programs there; then "
-    "continue with --resume"
+TO_SAMPLE = "lower engine.slots, or end other programs there"
+TO_TRAIN = (
+    "lower learner.tokens_per_microbatch (in the cold start, sft.tokens_per_microbatch) or engine.slots, set "
+    "learner.checkpointing or learner.activation_offload, or end other programs there"
 )
 
 
 @contextmanager
-def one_line_out_of_memory() -> Iterator[None]:
+def one_line_out_of_memory(what_helps: str) -> Iterator[None]:
     """Turns a full device into a one-line error, even where every episode of a rollout reports it."""
     try:
         yield
     except (torch.OutOfMemoryError, ExceptionGroup) as error:
         if not _is_out_of_memory(error):
             raise
-        raise ModelError(_ADVICE) from error
+        raise ModelError(f"the device is out of memory: {what_helps}") from error
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

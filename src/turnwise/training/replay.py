@@ -19,6 +19,7 @@ from turnwise.runs import write_trajectories
 from turnwise.runs.episodes import EpisodeLine, StoredEpisode, TurnRecord
 from turnwise.runs.store import Decode
 from turnwise.training.build import assemble
+from turnwise.training.memory import TO_SAMPLE, one_line_out_of_memory
 from turnwise.types import Group, Trajectory
 
 STAGE = "branch"
@@ -75,15 +76,16 @@ def branch_episode(config: Config, stored: StoredEpisode, point: BranchPoint) ->
     if point.turns is not None:
         most = min(limits.max_turns, point.from_turn - 1 + point.turns)
         limits = limits.model_copy(update={"max_turns": most})
-    trajectory = asyncio.run(
-        run_episode(
-            agent,
-            components.env.spawn_for(stored.trajectory.task),
-            stored.trajectory.task,
-            episode_seed=stored.trajectory.episode_seed,
-            limits=limits,
+    with one_line_out_of_memory(TO_SAMPLE):
+        trajectory = asyncio.run(
+            run_episode(
+                agent,
+                components.env.spawn_for(stored.trajectory.task),
+                stored.trajectory.task,
+                episode_seed=stored.trajectory.episode_seed,
+                limits=limits,
+            )
         )
-    )
     decode = components.render.decode
     return Branch(
         episode=_as_stored(trajectory, stored.line, decode),

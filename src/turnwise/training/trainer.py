@@ -46,7 +46,7 @@ from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.disk import warn_of_disk
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
-from turnwise.training.memory import MEMORY_SETTINGS, one_line_out_of_memory
+from turnwise.training.memory import MEMORY_SETTINGS, TO_TRAIN, one_line_out_of_memory
 from turnwise.training.on_cluster import on_cluster, reach_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
@@ -117,7 +117,7 @@ def run_training(
         with ledger.spend("prepare"):
             observers.on_run_begin(config, directory)
         runner = stack.enter_context(asyncio.Runner(loop_factory=ledger.new_event_loop))
-        with one_line_out_of_memory():
+        with one_line_out_of_memory(f"{TO_TRAIN}; then continue with --resume"):
             runner.run(Trainer(config, parts, learners, directory, recorder, stop).run())
     return directory
 

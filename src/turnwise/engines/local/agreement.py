@@ -78,7 +78,7 @@ def _float32_logits(
     # Tensors made in inference mode could not be concatenated, which the fused forward does with weights.
     with torch.inference_mode(False), torch.no_grad(), _full_float32():
         exact = copy.deepcopy(model).float().to(device).eval()
-        forward = build(exact, KVCache(slots=1, dtype=None), None)
+        forward = build(exact, KVCache(rows=1, dtype=None), None)
         there = ids.to(device)
         return _own_logits(exact, there), None if forward is None else _cached_logits(forward, there, length)
 
@@ -136,8 +136,8 @@ def _own_logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
 def _cached_logits(forward: Forward, ids: torch.Tensor, length: int) -> torch.Tensor:
     """[3, V], on the CPU: prefilled in two chunks, the last token by a decode step, over a cache of the check's own."""
     first, second, last = _compared_places(len(ids))
-    engine_cache, forward.cache = forward.cache, KVCache(slots=1, dtype=forward.cache.dtype)
-    forward.cache.reserve(length)
+    engine_cache, forward.cache = forward.cache, KVCache(rows=1, dtype=forward.cache.dtype)
+    forward.cache.reserve(length, 1)
     try:
         chunks = ((0, first + 1), (first + 1, second + 1))
         logits = [forward.prefill(_chunk(ids, start, end, length)) for start, end in chunks]

@@ -1,21 +1,24 @@
 """The KV cache of every slot, in static tensors, and the interface of a forward over it.
 
 Invariant: a forward writes only at its inputs' rows and positions, and padding and idle slots write to a spare row
-that nothing reads. Shapes: S slots, N tokens of a forward, M chunks, C capacity, H key/value heads, D head size.
+that nothing reads. Shapes: R rows, N tokens of a forward, M chunks, C capacity, H key/value heads, D head size.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
+from turnwise.compute.host_memory import require_memory
+
 
 class KVCache:
-    """One row of keys and values per slot and layer, [S + 1, H, C, D]; a layer is allocated when first written."""
+    """Keys and values by layer, [R + 1, H, C, D], a row for each slot; a layer is allocated when first written."""
 
-    def __init__(self, *, slots: int, dtype: torch.dtype | None) -> None:
-        self.spare = slots
-        """The row that padding and idle slots write to."""
+    def __init__(self, *, rows: int, dtype: torch.dtype | None) -> None:
+        self.spare = rows
+        """The row that padding and idle slots write to, behind all others."""
         self.capacity = 0
         self.dtype = dtype
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -25,16 +28,21 @@ class KVCache:
         if index not in self._layers:
             shape = (self.spare + 1, like.shape[-2], self.capacity, like.shape[-1])
             dtype = self.dtype or like.dtype
-            self._layers[index] = tuple(torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(2))  # type: ignore[assignment]  # two of them
+            self._layers[index] = _zeros(shape, dtype, like.device), _zeros(shape, dtype, like.device)
         return self._layers[index]
 
-    def reserve(self, capacity: int) -> None:
-        """Makes room for `capacity` tokens per slot, keeping the cached ones."""
-        self._layers = {
-            index: (_lengthen(keys, capacity), _lengthen(values, capacity))
-            for index, (keys, values) in self._layers.items()
-        }
-        self.capacity = capacity
+    def reserve(self, capacity: int, rows: int) -> None:
+        """Makes room for so many rows of `capacity` tokens, keeping the cached ones; layer by layer, as each is there
+        twice while it is copied."""
+        for index, (keys, values) in self._layers.items():
+            self._layers[index] = self._enlarge(keys, capacity, rows), self._enlarge(values, capacity, rows)
+        self.capacity, self.spare = capacity, rows
+
+    def _enlarge(self, tensor: torch.Tensor, capacity: int, rows: int) -> torch.Tensor:
+        _, heads, length, size = tensor.shape
+        larger = _zeros((rows + 1, heads, capacity, size), tensor.dtype, tensor.device)
+        larger[: self.spare, :, :length] = tensor[: self.spare]
+        return larger
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
         """Copies the first `length` tokens of rows `source` to rows `target`; all are read before any is written."""
@@ -54,11 +62,10 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.int64) if tensor.shape[-1] * tensor.element_size() % 8 == 0 else tensor
 
 
-def _lengthen(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
-    slots, heads, length, size = tensor.shape
-    longer = tensor.new_zeros(slots, heads, capacity, size)
-    longer[:, :, :length] = tensor
-    return longer
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        require_memory(math.prod(shape) * dtype.itemsize)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

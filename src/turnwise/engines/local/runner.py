@@ -61,8 +61,9 @@ class ModelRunner:
         self._autocast = autocast
         device = model.get_input_embeddings().weight.device
         self._device: torch.device = device
-        self._cache = KVCache(slots=slots, dtype=autocast)
-        self._cache.reserve(min(_round_up(context_limit), _LENGTH_STEP))
+        # A GPU has all rows at once, since graphs read them where they are; a CPU those of the slots used so far.
+        self._cache = KVCache(rows=slots if device.type == "cuda" else 0, dtype=autocast)
+        self._cache.reserve(min(_round_up(context_limit), _LENGTH_STEP), self._cache.spare)
         with self._inference():
             self._forward = find_forward(
                 model, self._cache, context_limit=_round_up(context_limit), dtype=autocast, prompt_ids=prompt_ids
@@ -99,9 +100,11 @@ class ModelRunner:
 
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copies the first `length` cached tokens of some slots to others."""
-        rows = self._tensor(self._rows[[source, target]])  # [2, …]
+        rows = self._rows[[source, target]]  # [2, …]
+        self._reserve(length, int(rows.max()) + 1)
+        there = self._tensor(rows)
         with self._inference():
-            self._cache.copy(rows[0], rows[1], length)
+            self._cache.copy(there[0], there[1], length)
 
     def prefill_without_sampling(self, chunks: Sequence[PrefillChunk]) -> None:
         """Adds tokens to the cache: a part of a prompt, with more to come."""
@@ -151,7 +154,7 @@ class ModelRunner:
 
     def decode(self, count: int, length: int, *, greedy: bool, truncate: bool) -> PendingTokens:
         """One token for each of the first `count` slots, after at most `length` keys; those of idle slots are noise."""
-        self._reserve(length)
+        self._reserve(length, 0)
         with self._inference():
             if self._graphs is None or not self._graphs.enabled:
                 return PendingTokens(*self._decode_step(count, _round_up(length), greedy=greedy, truncate=truncate))
@@ -174,6 +177,7 @@ class ModelRunner:
     def swap(self, one: Sequence[int], other: Sequence[int], length: int) -> None:
         """Swaps slots pair by pair, with at most `length` tokens in their caches."""
         source, target = [*one, *other], [*other, *one]
+        self._reserve(length, int(self._rows[source].max()) + 1)
         there, here = self._tensor([source, target])  # [2 pairs] each
         moves_row = self._forward.reads_any_row
         if moves_row:
@@ -249,12 +253,12 @@ class ModelRunner:
         """
         widths = np.array([len(chunk.ids) for chunk in chunks])  # [M]
         start, slot = np.array([(chunk.start, chunk.slot) for chunk in chunks]).T  # [M] each
+        row = self._rows[slot]  # [M]
         length = int((start + widths).max())
-        self._reserve(length)
+        self._reserve(length, int(row.max()) + 1)
         # Thousands of tokens, so arrays throughout, and one transfer for them all.
         chunk_of = np.repeat(np.arange(len(chunks)), widths)  # [N of chunks], as `column` is
         column = np.arange(len(chunk_of)) - np.repeat(np.cumsum(widths) - widths, widths)
-        row = self._rows[slot]  # [M]
         numbers = np.zeros(5 * size.tokens + 3 * (size.chunks + 1), np.int64)
         tokens = numbers[: 5 * size.tokens].reshape(5, -1)  # [5, N]
         tokens[2] = self._cache.spare
@@ -294,13 +298,18 @@ class ModelRunner:
         settings = (self._temperature[slots], self._top_k[slots], self._top_p[slots])  # [B] each
         return self._sample_rows(logits, uniform, *settings, greedy=greedy, truncate=truncate)
 
-    def _reserve(self, length: int) -> None:
-        length = min(length, self._context_limit)
-        if length > self._cache.capacity:
-            capacity = min(_round_up(self._context_limit), max(_round_up(length), 2 * self._cache.capacity))
-            with torch.inference_mode():
-                self._cache.reserve(capacity)
-            self._drop_graphs()
+    def _reserve(self, length: int, rows: int) -> None:
+        """Makes room in the KV cache for so many keys in each of the first `rows` rows, and for more to come."""
+        length, capacity, spare = min(length, self._context_limit), self._cache.capacity, self._cache.spare
+        if length <= capacity and rows <= spare:
+            return
+        if length > capacity:
+            capacity = min(_round_up(self._context_limit), max(_round_up(length), 2 * capacity))
+        if rows > spare:
+            spare = min(self._slots, max(rows, 2 * spare))
+        with torch.inference_mode():
+            self._cache.reserve(capacity, spare)
+        self._drop_graphs()
 
     def _reserve_uniforms(self, count: int) -> None:
         if count > self._uniforms.shape[1]:
