@@ -1,11 +1,14 @@
 """The test of sampled tokens against their distribution: its rate of false alarms, and what it can see."""
 
+import math
+
 import numpy as np
 import pytest
 
-from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_parity
+from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, check_parity, tolerate
 from turnwise.checks.sampling import SIGMAS, calibration, check_sampling
 from turnwise.checks.tokens import TokenScores
+from turnwise.doctor.parity_probe import Comparison
 
 POLICIES = {
     "even": lambda random: np.full((1, 50), 1 / 50),
@@ -59,6 +62,17 @@ def test_who_is_wrong_is_told_by_the_tokens():
     wrong = TokenScores(sampler=right.learner, learner=right.learner * 1.6, entropy=right.entropy)
     assert [one.kind for one in check_parity(wrong, tolerance=FLOAT32_TOLERANCE)] == ["sampler_learner_gap"]
     assert check_parity(right, tolerance=FLOAT32_TOLERANCE) == []
+
+
+def test_the_probes_of_the_doctor_allow_for_unlikely_tokens_too():
+    """Its changed weights make most tokens unlikely: SmolLM2 under autocast on a CPU was named, at .042 nats."""
+    one, other = np.array([-5.0, -7.0, np.nan]), np.array([-4.0, -4.0, -9.0])
+    assert tolerate(0.02, one, other) == pytest.approx(0.02 * 17 / 3), "by the side that holds them likelier"
+    assert tolerate(0.02, np.array([-0.5]), np.array([-9.0])) == 0.02, "a side that is wrong does not excuse itself"
+    close, far = Comparison(gap=0.1, tolerance=0.11), Comparison(gap=0.12, tolerance=0.11)
+    assert (close.agrees, close.differs, far.agrees, far.differs) == (True, False, False, True)
+    unknown = Comparison(gap=math.nan, tolerance=0.11)
+    assert (unknown.agrees, unknown.differs) == (False, False)
 
 
 @pytest.mark.parametrize(("surprisal", "gap", "told"), [(0.1, 0.03, True), (5.8, 0.035, False), (5.8, 0.2, True)])

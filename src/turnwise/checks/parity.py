@@ -5,14 +5,21 @@ surprisal −log p(token) equal to the mean entropy of p; so of two who disagree
 is right.
 """
 
+import numpy as np
+
 from turnwise.checks.diagnosis import Diagnosis
 from turnwise.checks.sampling import SIGMAS, calibration
-from turnwise.checks.tokens import TokenScores
+from turnwise.checks.tokens import Floats, TokenScores
 
 FLOAT32_TOLERANCE, HALF_TOLERANCE = 1e-3, 0.02
 """Mean gap in nats from which two computations of one logprob disagree by more than rounding; in our runs on a GPU it
 was at most .0045 in bfloat16. Of tokens with a mean surprisal above 1 it is so many times as much: an unlikely token's
 logprob is a difference of larger numbers, and untrained models on a CPU had .036 at 4 nats."""
+
+
+def tolerate(tolerance: float, one: Floats, other: Floats) -> float:
+    """The tolerance for two computations of some tokens' logprobs: more for tokens that both hold unlikely."""
+    return tolerance * max(1.0, min(-float(np.nanmean(one)), -float(np.nanmean(other))))
 
 
 def check_parity(scores: TokenScores, *, tolerance: float) -> list[Diagnosis]:
@@ -21,7 +28,7 @@ def check_parity(scores: TokenScores, *, tolerance: float) -> list[Diagnosis]:
     if not len(known):
         return []
     gap = float(abs(known.sampler - known.learner).mean())
-    tolerance *= max(1.0, min(float(-known.learner.mean()), float(-known.sampler.mean())))
+    tolerance = tolerate(tolerance, known.learner, known.sampler)
     if gap <= tolerance:
         return []
     evidence = {"mean gap in nats": gap, "tolerance": tolerance, "tokens": float(len(known))}

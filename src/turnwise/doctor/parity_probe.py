@@ -4,13 +4,13 @@ It scores the probe's tokens with the weights at hand, at the temperature of the
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from turnwise.checks.diagnosis import Diagnosis
-from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE
+from turnwise.checks.parity import FLOAT32_TOLERANCE, HALF_TOLERANCE, tolerate
 from turnwise.checks.tokens import Floats
 from turnwise.learner.batch import Batch
 from turnwise.learner.forward_runner import HALF, ForwardRunner
@@ -22,6 +22,25 @@ _ROWS = 16
 """Rows scored at most: enough for a mean, and quick for a large model."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Of two computations of the same logprobs: `Comparison(gap=0.003, tolerance=0.02)`, the mean gap in nats.
+
+    They neither agree nor differ where the gap is NaN, as none of the logprobs is known to both.
+    """
+
+    gap: float
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.gap <= self.tolerance
+
+    @property
+    def differs(self) -> bool:
+        return self.gap > self.tolerance
+
+
 class ThirdOpinion:
     """Scores rows by the model itself, with none of the learner's settings but its layout."""
 
@@ -30,15 +49,15 @@ class ThirdOpinion:
         few = [t for group in groups for t in group.trajectories if t.turns and t.has_tokens][:_ROWS]
         self._batch = Batch.of([Group(task=t.task, trajectories=(t,)) for t in few], tails=False)
         half = learner.runner.coarsest_dtype(learner.model) in HALF
-        self.tolerance = HALF_TOLERANCE if half else FLOAT32_TOLERANCE
+        self._tolerance = HALF_TOLERANCE if half else FLOAT32_TOLERANCE
 
     def scored(self, temperature: float) -> Floats:
         """Logprobs of the action tokens at a temperature."""
         return self._read(replace(self._learner.runner, temperature=temperature))
 
-    def sampler_gap(self) -> float:
-        """The mean gap between the sampler's logprobs and the model's own."""
-        return _gap(_array(self._batch.logprob[self._batch.action]), self.scored(self._temperature))
+    def compare_sampler(self) -> "Comparison":
+        """The sampler's logprobs beside the model's own."""
+        return self._compare(_array(self._batch.logprob[self._batch.action]), self.scored(self._temperature))
 
     def diagnose(self) -> list[Diagnosis]:
         """A diagnosis that names the side which differs from the third opinion; to be made before an update."""
@@ -46,14 +65,17 @@ class ThirdOpinion:
             return []
         sampler = _array(self._batch.logprob[self._batch.action])
         learner, right = self._read(self._learner.runner), self.scored(self._temperature)
-        gaps = {"sampler": _gap(sampler, right), "learner": _gap(learner, right)}
-        evidence = {f"mean gap of the {name} in nats": gap for name, gap in gaps.items()}
-        evidence |= {"rollout.temperature": self._temperature, "tolerance": self.tolerance}
-        if gaps["learner"] > self.tolerance:
+        found = {"sampler": self._compare(sampler, right), "learner": self._compare(learner, right)}
+        evidence = {f"mean gap of the {name} in nats": one.gap for name, one in found.items()}
+        evidence |= {"rollout.temperature": self._temperature, "tolerance": found["sampler"].tolerance}
+        if found["learner"].differs:
             return [self._name_learner(learner, evidence)]
-        if gaps["sampler"] > self.tolerance:
+        if found["sampler"].differs:
             return self._name_sampler(sampler, evidence)
         return []
+
+    def _compare(self, one: Floats, other: Floats) -> "Comparison":
+        return Comparison(gap=float(np.nanmean(abs(one - other))), tolerance=tolerate(self._tolerance, one, other))
 
     def _name_learner(self, learner: Floats, evidence: dict[str, float]) -> Diagnosis:
         other = self._find(learner)
@@ -91,7 +113,9 @@ class ThirdOpinion:
     def _find(self, logprobs: Floats) -> float | None:
         """The temperature at which the model itself gives these logprobs."""
         others = [one for one in _OTHER_TEMPERATURES if one != self._temperature]
-        return next((one for one in others if _gap(logprobs, self.scored(one)) <= self.tolerance), None)
+        found = {one: self._compare(logprobs, self.scored(one)) for one in others}
+        closest = min(found, key=lambda one: found[one].gap)
+        return closest if found[closest].agrees else None
 
     def _read(self, runner: ForwardRunner) -> Floats:
         batch = self._batch
@@ -106,7 +130,3 @@ def _disagree(cause: str, evidence: dict[str, float]) -> Diagnosis:
 def _array(values: torch.Tensor) -> Floats:
     found: Floats = values.double().numpy()
     return found
-
-
-def _gap(one: Floats, other: Floats) -> float:
-    return float(np.nanmean(abs(one - other)))

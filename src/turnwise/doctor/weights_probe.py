@@ -11,7 +11,7 @@ from torch import nn
 
 from turnwise.agents.decoding import Decoding
 from turnwise.checks.diagnosis import Diagnosis
-from turnwise.doctor.parity_probe import ThirdOpinion
+from turnwise.doctor.parity_probe import Comparison, ThirdOpinion
 from turnwise.engines.base import Completion
 from turnwise.learner.learner import Learner
 from turnwise.seeds import derive_seed
@@ -39,14 +39,14 @@ async def check_weights(
     with _changed(model):
         await engine.load(model.state_dict(), version)
         after = [await _sample(parts, prompt, decoding, place) for place, prompt in enumerate(prompts)]
-        gap, tolerance = _gap(learner, prompts, after, decoding)
+        compared = _compare(learner, prompts, after, decoding)
     await engine.load(model.state_dict(), version + 1)
     if stamped := {one.version for one in after} - {version}:
         cause = f"completions carry version {stamped.pop()} after version {version} was loaded"
         return [Diagnosis(kind="stale_version", cause=cause, advice=_ADVICE)]
-    if gap <= tolerance:
+    if compared.agrees:
         return []
-    evidence = {"mean gap to the weights loaded": gap, "tolerance": tolerance}
+    evidence = {"mean gap to the weights loaded": compared.gap, "tolerance": compared.tolerance}
     if [one.logprobs for one in before] == [one.logprobs for one in after]:
         cause = "the engine samples as before after other weights are loaded, under the new version"
         return [Diagnosis(kind="stale_weights", cause=cause, advice=_ADVICE, evidence=evidence)]
@@ -87,10 +87,10 @@ async def _sample(parts: Components, prompt: Sequence[int], decoding: Decoding, 
     return completion
 
 
-def _gap(
+def _compare(
     learner: Learner, prompts: Sequence[Sequence[int]], sampled: Sequence[Completion], decoding: Decoding
-) -> tuple[float, float]:
-    """The mean gap between the engine's logprobs and the model's own, with its present weights; and the tolerance."""
+) -> Comparison:
+    """The engine's logprobs beside the model's own, with its present weights."""
     task = Task(id="doctor")
     turns = [
         Turn(context_ids=tuple(prompt), action_ids=one.ids, logprobs=one.logprobs, opens_row=True, version=one.version)
@@ -98,4 +98,4 @@ def _gap(
     ]
     played = tuple(Trajectory(task=task, turns=(turn,), stop=StopReason.DONE) for turn in turns)
     opinion = ThirdOpinion(learner, [Group(task=task, trajectories=played)], temperature=decoding.temperature)
-    return opinion.sampler_gap(), opinion.tolerance
+    return opinion.compare_sampler()
