@@ -29,15 +29,15 @@ def test_the_table_compares_within_a_seed():
     flat, saved = [0.5] + [0.0] * (STEPS - 1), [0.5] + [0.0] * (STEPS - 1 - LAST) + [0.8] * LAST
     runs = {
         "monitor": [run(flat, 0, 0.01)] * 2,
-        "auto": [run(saved, 1, 0.005), run([*saved[:-1], 0.7], 2, 0.0025)],
+        "auto": [run(saved, 1, 0.005), run([*saved[:-1], 0.6], 2, 0.0025)],
     }
     rows = make_table(runs).splitlines()
     assert rows[2].startswith("| monitor | 0.50 [0.50, 0.50] | 0.00 [0.00, 0.00] |  | 0.00, 0.00 | 0, 0 | 0.01, 0.01 |")
-    assert "| 0.80, 0.79 | 1, 2 | 0.005, 0.0025 |" in rows[3]
+    assert "| 0.80, 0.78 | 1, 2 | 0.005, 0.0025 |" in rows[3]
     assert "+0.79 " in rows[3]
     second = make_panels(runs)[1]
     assert (second.title, [series.name for series in second.series]) == ("seed 1", ["monitor", "auto"])
-    assert (second.series[1].x[0], second.series[1].y[-1]) == (1.0, 0.7)
+    assert (second.series[1].x[0], second.series[1].y[-1]) == (1.0, 0.6)
 
 
 def test_a_folder_is_needed(capsys):
