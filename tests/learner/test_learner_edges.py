@@ -16,13 +16,15 @@ from turnwise.compute.layers import find_layers
 from turnwise.credit.base import Credit
 from turnwise.credit.estimate import CreditSettings
 from turnwise.errors import ConfigError, TurnwiseError
+from turnwise.learner import compiling as compiling_module
 from turnwise.learner import forward_runner as forward_runner_module
 from turnwise.learner import learner as learner_module
 from turnwise.learner import sft as sft_module
 from turnwise.learner.batch import _SHORT_PROMPT, Batch
 from turnwise.learner.check import check_settings
+from turnwise.learner.compiling import compiles_whole
 from turnwise.learner.cross_score import Reply, cross_score
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode, seeded
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
 from turnwise.learner.group import LearnerGroup
 from turnwise.learner.learner import Learner
 from turnwise.learner.loss_inputs import _credit_metrics, _logprob_error, needs_forward
@@ -252,9 +254,9 @@ def test_micro_batches_that_had_to_shrink_are_a_metric():
 )
 def test_checkpoints_between_layers_keep_a_backbone_from_being_one_graph(checkpointing, can, whole, monkeypatch):
     asked = []
-    monkeypatch.setattr(learner_module, "compiles_whole", lambda *given: can)
+    monkeypatch.setattr(compiling_module, "compiles_whole", lambda *given: can)
     monkeypatch.setattr(
-        learner_module, "Compiled", lambda *modules, whole_backbones, setting: asked.append(whole_backbones)
+        compiling_module, "Compiled", lambda *modules, whole_backbones, setting: asked.append(whole_backbones)
     )
     learner(tiny_llama(), compile=True, checkpointing=checkpointing)
     assert asked == [whole]

@@ -17,6 +17,7 @@ from turnwise.credit.estimate import CreditSettings
 from turnwise.engines import LocalEngineSettings, Sampling
 from turnwise.engines.local.engine import LocalEngine
 from turnwise.learner import batch as batch_module
+from turnwise.learner import settings as settings_module
 from turnwise.learner.learner import Learner
 from turnwise.learner.settings import CriticSettings, LearnerSettings, OptimizerSettings
 from turnwise.losses.settings import LossSettings
@@ -117,6 +118,19 @@ def sample_group(engine, *, vocabulary, seed, count=16, tokens=24):
         return await asyncio.gather(*(play(number) for number in range(count)))
 
     return group(*asyncio.run(everyone()))
+
+
+def test_what_is_compiled_by_default_changes_no_gradient_and_micro_batches_grow(monkeypatch):
+    expected, _ = gradients_of(CASES["grpo"], CPU)
+    monkeypatch.setattr(settings_module, "_ENOUGH_PARAMETERS", 0)
+    monkeypatch.setattr(settings_module, "_ENOUGH_UPDATES", 1)
+    monkeypatch.setattr(settings_module, "_FIRST_MICROBATCH", 8)
+    torch.manual_seed(0)
+    learner = learner_of(CASES["grpo"], tiny_llama(), GPU)
+    assert learner.runner.compiled is not None
+    found, _ = update_of(learner)
+    assert_same_gradients({name: gradient.cpu() for name, gradient in found.items()}, expected, 1e-6)
+    assert learner.runner.token_budget == 16, "twice as many, since there is room"
 
 
 def test_half_precision_clips_nothing_on_policy_in_a_model_of_real_shape():

@@ -17,10 +17,10 @@ def test_only_a_gpu_computes_ahead_of_the_host():
 
 
 def test_a_cpu_pads_rows_and_compiles_when_asked():
-    plain = _make_runner(tiny_llama(), SFTSettings(tokens_per_microbatch=99), None, SINGLE)
+    plain = _make_runner(tiny_llama(), SFTSettings(tokens_per_microbatch=99), None, SINGLE, steps=1)
     assert (plain.packing, plain.compiled, plain.token_budget) == (Packing.PADDED, None, 99)
     assert plain.temperature == 1.0
-    assert _make_runner(tiny_llama(), SFTSettings(compile=True), None, SINGLE).compiled is not None
+    assert _make_runner(tiny_llama(), SFTSettings(compile=True), None, SINGLE, steps=1).compiled is not None
 
 
 def test_chats_take_the_place_of_all_that_the_expert_is_told():
@@ -30,4 +30,4 @@ def test_chats_take_the_place_of_all_that_the_expert_is_told():
 
 def test_a_model_without_layers_cannot_be_compiled():
     with pytest.raises(ConfigError, match=r"^sft\.compile: Linear has no layers of a known kind"):
-        _make_runner(nn.Linear(2, 2), SFTSettings(compile=True), None, SINGLE)
+        _make_runner(nn.Linear(2, 2), SFTSettings(compile=True), None, SINGLE, steps=1)

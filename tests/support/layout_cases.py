@@ -94,6 +94,7 @@ def learner_of(
     dropout=False,
     skip_zero_rows=None,
     epochs=1,
+    total_steps=1,
     **settings,
 ):
     """A learner in float64 that clips its gradients, with a critic that has opinions."""
@@ -116,7 +117,7 @@ def learner_of(
         credit=CreditSettings(**case["credit"]),
         loss=LossSettings(**case["loss"]),
         temperature=0.9,
-        total_steps=1,
+        total_steps=total_steps,
         device=torch.device("cpu"),
         parallel=parallel,
         **settings,

@@ -75,7 +75,7 @@ def predict_memory(
     base: float, peaks: tuple[float, float], steps: tuple[ProbeStep, ProbeStep], *, episodes: int, config: Config
 ) -> Prediction:
     """The peak of a full step in bytes: what is there before an update, and what each token of a micro-batch adds."""
-    budget = config.learner.tokens_per_microbatch
+    budget = config.learner.first_microbatch
     first, second = (min(step.tokens, budget) for step in steps)
     per_token = max(0.0, peaks[0] - base) / first
     guess = base + per_token * second

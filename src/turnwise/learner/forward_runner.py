@@ -20,7 +20,6 @@ from turnwise.compute.offload import activation_offload
 from turnwise.compute.score import score, supports_varlen_attention
 from turnwise.learner.batch import Batch
 from turnwise.learner.parallel import SINGLE, Parallel
-from turnwise.learner.settings import Compile
 from turnwise.models.critic import Critic
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ def choose_packing(model: nn.Module, device: torch.device, *, asked: bool | None
     return Packing.MASKED if asked else Packing.PADDED
 
 
-def compiles_whole(asked: Compile, device: torch.device, packing: Packing) -> bool:
-    """Whether a backbone is compiled as one graph, if so asked: on a CPU, rows are attended to one by one."""
-    return asked is True and device.type == "cuda" and packing is Packing.BY_ROWS
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardRunner:
     """Runs models over micro-batches; its passes without gradients cover a whole batch and return to the CPU.
@@ -67,6 +61,8 @@ class ForwardRunner:
     """The sampler's."""
     token_budget: int
     """Most tokens, padding included, in a micro-batch."""
+    most_tokens: int = 0
+    """What it may grow to where memory is left; never, if it is no more."""
     packing: Packing = Packing.PADDED
     parallel: Parallel = SINGLE
     checkpointing: bool = False

@@ -17,20 +17,27 @@ import torch
 from torch import nn
 
 from turnwise.compute.device import on_one_thread, send
-from turnwise.compute.layers import Compiled
 from turnwise.compute.score import check_packing, check_scoring, score
 from turnwise.credit.settings import CreditSettings
 from turnwise.errors import ConfigError, RunError
 from turnwise.learner.batch import Batch
 from turnwise.learner.check import check_settings
-from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, compiles_whole, mode, seeded
+from turnwise.learner.compiling import compile_passes
+from turnwise.learner.fitting import (
+    fitted_state,
+    grow_runner,
+    restore_fitted,
+    run_or_shrink,
+    shrink_runner,
+    watch_memory,
+)
+from turnwise.learner.forward_runner import ForwardRunner, Packing, choose_packing, mode, seeded
 from turnwise.learner.loss_inputs import LossInputs, OldPolicy, choose_old_policy, needs_forward, prepare_loss_inputs
 from turnwise.learner.minibatch import Epochs, MiniBatch
 from turnwise.learner.objective import critic_objective, policy_objective
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import LearnerSettings
-from turnwise.learner.shrinking import restore_shrunk, run_or_shrink, shrink_runner, shrunk_state
 from turnwise.learner.skipping import find_taught, mean_surprisal, rows_to_read, skips_rows
 from turnwise.learner.step_metrics import Measured, PendingStep, measure_reading, measure_step, summarise_steps
 from turnwise.learner.token_log import TokenLog
@@ -79,7 +86,8 @@ class Learner:
             device=device,
             autocast=autocast,
             temperature=temperature,
-            token_budget=settings.tokens_per_microbatch,
+            token_budget=settings.first_microbatch,
+            most_tokens=settings.largest_microbatch,
             parallel=parallel,
             checkpointing=settings.checkpointing,
             offload=settings.activation_offload,
@@ -94,7 +102,8 @@ class Learner:
         if credit.needs_critic:
             self.critic = parallel.prepare(Critic(whole))
             self.critic_optimizer = optimizer(self.critic, settings.critic.optimizer)
-        self.runner = replace(runner, packing=packing, compiled=self._compile(packing))
+        runner = replace(runner, packing=packing)
+        self.runner = compile_passes(runner, settings, *self._modules(), steps=total_steps, setting="learner.compile")
         self._skips_rows = skips_rows(settings, credit=credit, loss=loss, device=device)
 
     def _check_model(self, model: nn.Module, runner: ForwardRunner) -> Packing:
@@ -106,13 +115,6 @@ class Learner:
             if packing is Packing.MASKED:
                 check_packing(model, self._device, setting="learner.packing")
         return packing
-
-    def _compile(self, packing: Packing) -> Compiled | None:
-        if not self.settings.compile:
-            return None
-        # Checkpoints lie between layers, so that no graph can hold all of them.
-        whole = not self.settings.checkpointing and compiles_whole(self.settings.compile, self._device, packing)
-        return Compiled(*self._modules(), whole_backbones=whole, setting="learner.compile")
 
     def update(self, groups: Sequence[Group], *, seed: int) -> Update:
         """Learns from groups sampled by this policy (or one not much older), and counts one version up."""
@@ -155,12 +157,14 @@ class Learner:
             if needs_forward(batch, critic=self.critic, reference=self.reference, old_policy=old_policy):
                 prepared()  # with the weights as they are; others are made when first used, behind the first forward
             taught = find_taught(batch, prepared()[0].advantage) if self._skips_rows else None  # [T]
+            memory = watch_memory(self.runner)
             epochs = self._run_epochs(batch, on_device, seed, taught)
             inputs, credit_metrics = prepared()
             advantages = batch.by_turn(inputs.advantage)  # while a GPU is still learning
             step_metrics, first_clip_fraction = self._settle(epochs, batch)
-            if self.runner.token_budget != self.settings.tokens_per_microbatch:
+            if self.runner.token_budget != self.settings.first_microbatch:
                 step_metrics["learner/tokens_per_microbatch"] = float(self.runner.token_budget)
+            self.runner = grow_runner(self.runner, batch, memory)
             exact = inputs.old_logprob if old_policy == "learner" else None  # of every token, not of the first step's
             logprobs, entropies = epochs.log.by_turn(batch, self.parallel, logprob=exact)
             self.version += 1
@@ -357,7 +361,7 @@ class Learner:
             assert self.critic_optimizer is not None
             state["critic"] = self.critic.state_dict()
             state["critic_optimizer"] = self.critic_optimizer.state_dict()
-        return state | shrunk_state(self.settings.tokens_per_microbatch, self.runner)
+        return state | fitted_state(self.settings.tokens_per_microbatch, self.settings.first_microbatch, self.runner)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a learner's state, in full or this rank's parts; the policy's weights are loaded apart."""
@@ -370,7 +374,7 @@ class Learner:
         version = state["version"]
         assert isinstance(version, int)
         self.version = version
-        self.runner = restore_shrunk(self.settings.tokens_per_microbatch, self.runner, state)
+        self.runner = restore_fitted(self.settings.tokens_per_microbatch, self.runner, state)
         self.optimizer.load_state_dict(_section(state, "optimizer"))
         if self.reference is not None:
             self.reference.load_state_dict(_tensors(state, "reference"), self.parallel.place)

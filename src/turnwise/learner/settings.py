@@ -9,6 +9,30 @@ from turnwise.settings import Settings
 
 Compile: TypeAlias = bool | Literal["layers"]
 """Whether torch.compile is used: on a GPU for the backbone as a whole, or for its `layers` one by one."""
+_FIRST_MICROBATCH, _LARGEST_MICROBATCH = 16384, 65536
+"""Tokens: where none are asked for, and as many as pay on a GPU."""
+_ENOUGH_PARAMETERS = 50_000_000
+"""From here on a GPU's time decides how long a step takes, and compiling shortens that; before, it is the host's."""
+_ENOUGH_UPDATES, _ENOUGH_SFT_STEPS = 30, 100
+"""From here on a run wins back the seconds that compiling takes."""
+
+
+class _PassSettings(Settings):
+    """What SFT and updates share: how passes are made."""
+
+    tokens_per_microbatch: int | None = Field(default=None, ge=1)
+    """Most tokens, padding included, in one forward pass; changes memory, never the gradient. null: 16,384, and in one
+    process on a GPU twice as many after each step, up to 65,536, as long as memory is left. Where it is full, half."""
+
+    @property
+    def first_microbatch(self) -> int:
+        """Tokens of the first micro-batches."""
+        return self.tokens_per_microbatch or _FIRST_MICROBATCH
+
+    @property
+    def largest_microbatch(self) -> int:
+        """Tokens that micro-batches may grow to."""
+        return self.tokens_per_microbatch or _LARGEST_MICROBATCH
 
 
 class OptimizerSettings(Settings):
@@ -45,22 +69,21 @@ class CriticSettings(Settings):
     """Updates at the start in which only the critic learns."""
 
 
-class LearnerSettings(Settings):
+class LearnerSettings(_PassSettings):
     """How a batch becomes optimizer steps."""
 
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per epoch; a mini-batch holds whole trajectories."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """Most tokens, padding included, in one forward pass; changes memory, never the gradient."""
     packing: bool | None = None
     """On, rows of a micro-batch lie end to end, and long prompts that are equal are read once; off, rows are padded to
     the longest; null packs where the model supports variable-length attention: elsewhere, packed rows are kept apart by
     a mask, at a cost of the square of the micro-batch. Never changes the gradient."""
-    compile: Compile = False
+    compile: Compile | None = None
     """torch.compile. `layers`: layer by layer, which is compiled once for all of them and kept on disk; `true`: on a
-    GPU the whole backbone, where the first update takes minutes longer. Every later update takes less time."""
+    GPU the whole backbone, where the first update takes minutes longer. Every later update takes less time. null:
+    `layers` in one process on a GPU, for a model of 50 million parameters or more and a run of 30 steps or more."""
     skip_zero_rows: bool | None = None
     """Leaves trajectories whose advantages are all 0 out of an update's forward and backward passes; null does so on a
     GPU. Their gradient is 0 unless the loss has other terms (entropy, KL, a critic): then all are read anyway. Never
@@ -81,6 +104,13 @@ class LearnerSettings(Settings):
     optimizer: OptimizerSettings = OptimizerSettings()
     critic: CriticSettings = CriticSettings()
 
+    def compile_for(self, *, parameters: int, steps: int) -> Compile:
+        """What is asked for, or what pays on a GPU in a run of so many steps."""
+        if self.compile is not None:
+            return self.compile
+        plain = not (self.shard or self.checkpointing or self.activation_offload)
+        return "layers" if plain and parameters >= _ENOUGH_PARAMETERS and steps >= _ENOUGH_UPDATES else False
+
     def reduced(self, lr_share: float) -> "LearnerSettings":
         """These with one update a step, at a share of the policy's learning rate; a share of 1 changes nothing."""
         if lr_share == 1.0:
@@ -89,7 +119,7 @@ class LearnerSettings(Settings):
         return self.model_copy(update={"epochs": 1, "minibatches": 1, "optimizer": optimizer})
 
 
-class SFTSettings(Settings):
+class SFTSettings(_PassSettings):
     """Supervised fine-tuning on demonstrations, before reinforcement learning."""
 
     demonstrations: int = Field(default=1000, ge=1)
@@ -105,14 +135,18 @@ class SFTSettings(Settings):
     """Passes over the demonstrations."""
     context_weight: float = Field(default=0.0, ge=0, le=1)
     """Loss weight of a context token beside an action token's 1; 0 masks it. Above 0 for models that never saw text."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
-    """Most tokens, padding included, in one forward pass."""
-    compile: Compile = False
-    """As `learner.compile`: `layers` pays if SFT takes a minute, `true` if it takes many."""
+    compile: Compile | None = None
+    """As `learner.compile`, with null for 100 steps or more: `layers` pays if SFT takes a minute, `true` if many."""
     split: str = "train"
     """The split whose tasks the expert plays; read when `chats` is null. Another than `train` keeps demonstrated tasks
     apart from those that reinforcement learning trains on."""
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-5, schedule="cosine")
+
+    def compile_for(self, *, parameters: int, steps: int) -> Compile:
+        """What is asked for, or what pays on a GPU in SFT of so many steps."""
+        if self.compile is not None:
+            return self.compile
+        return "layers" if parameters >= _ENOUGH_PARAMETERS and steps >= _ENOUGH_SFT_STEPS else False
 
     def unread(self) -> Mapping[str, str]:
         return {} if self.chats is None else dict.fromkeys(("demonstrations", "split", "workers"), "chats")

@@ -16,15 +16,22 @@ import torch
 from torch import nn
 
 from turnwise.compute.device import send
-from turnwise.compute.layers import Compiled, require_layers
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
-from turnwise.learner.forward_runner import ForwardRunner, choose_packing, compiles_whole, seeded
+from turnwise.learner.compiling import compile_passes
+from turnwise.learner.fitting import (
+    fitted_state,
+    grow_runner,
+    restore_fitted,
+    run_or_shrink,
+    shrink_runner,
+    watch_memory,
+)
+from turnwise.learner.forward_runner import ForwardRunner, choose_packing, seeded
 from turnwise.learner.optimizer import Optimizer
 from turnwise.learner.parallel import SINGLE, Parallel
 from turnwise.learner.settings import SFTSettings
-from turnwise.learner.shrinking import restore_shrunk, run_or_shrink, shrink_runner, shrunk_state
 from turnwise.seeds import derive_seed
 
 
@@ -51,8 +58,8 @@ class SFTLearner:
         parallel: Parallel = SINGLE,
     ) -> None:
         self._parallel, self._seed = parallel, seed
-        self._context_weight, self._asked_tokens = settings.context_weight, settings.tokens_per_microbatch
-        self._runner = _make_runner(model, settings, autocast, parallel)
+        self._settings = settings
+        self._runner = _make_runner(model, settings, autocast, parallel, steps=total_steps)
         self.model = parallel.prepare(model)
         self._optimizer = Optimizer(self.model, settings.optimizer, total_steps=total_steps, parallel=parallel)
         self._ahead = _steps_ahead(self._runner.device)
@@ -60,15 +67,16 @@ class SFTLearner:
 
     def step(self, batch: Batch, *, step: int) -> list[dict[str, float]]:
         """Launches a step, and returns the metrics of those that are complete: `[{"sft/loss": 1.7, ...}]`."""
+        memory = watch_memory(self._runner)
         self._launched.append(run_or_shrink(lambda: self._launch(batch, step), partial(self._shrink, batch)))
+        self._runner = grow_runner(self._runner, batch, memory)
         return self._settle(self._ahead)
 
     def _launch(self, batch: Batch, step: int) -> "LaunchedStep":
         # Dropout follows from the step and the rank, so that a resumed run draws what an unbroken one would have.
         with seeded(derive_seed(self._seed, "dropout", step, self._parallel.rank), self._runner.device):
-            return launch_sft_step(
-                self.model, batch, self._optimizer, self._runner, step=step, context_weight=self._context_weight
-            )
+            weight = self._settings.context_weight
+            return launch_sft_step(self.model, batch, self._optimizer, self._runner, step=step, context_weight=weight)
 
     def _shrink(self, batch: Batch, error: torch.OutOfMemoryError) -> None:
         setting = "sft.tokens_per_microbatch"
@@ -81,14 +89,15 @@ class SFTLearner:
     def own_state(self) -> dict[str, object]:
         """All that the next step depends on, but for the weights, with this rank's part of each tensor."""
         assert not self._launched, "finish comes first: a step under way may turn out to be skipped"
-        return {"optimizer": self._optimizer.state_dict(), **shrunk_state(self._asked_tokens, self._runner)}
+        asked, first = self._settings.tokens_per_microbatch, self._settings.first_microbatch
+        return {"optimizer": self._optimizer.state_dict(), **fitted_state(asked, first, self._runner)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Goes on from a state of the same settings; the weights are loaded before this learner is made."""
         optimizer = state["optimizer"]
         assert isinstance(optimizer, Mapping)
         self._optimizer.load_state_dict(optimizer)
-        self._runner = restore_shrunk(self._asked_tokens, self._runner, state)
+        self._runner = restore_fitted(self._settings.tokens_per_microbatch, self._runner, state)
 
     def _settle(self, left: int) -> list[dict[str, float]]:
         return [self._launched.popleft().settle(self._optimizer) for _ in range(len(self._launched) - left)]
@@ -143,23 +152,19 @@ def _steps_ahead(device: torch.device) -> int:
 
 
 def _make_runner(
-    model: nn.Module, settings: SFTSettings, autocast: torch.dtype | None, parallel: Parallel
+    model: nn.Module, settings: SFTSettings, autocast: torch.dtype | None, parallel: Parallel, *, steps: int
 ) -> ForwardRunner:
     """Packed rows on a GPU, where the model supports them; on a CPU padding costs no more."""
     device = next(model.parameters()).device
     asked = None if device.type == "cuda" else False
     packing = parallel.broadcast(choose_packing(model, device, asked=asked) if parallel.is_main else None)
-    compiled = None
-    if settings.compile:
-        require_layers(model, setting="sft.compile")
-        whole = compiles_whole(settings.compile, device, packing)
-        compiled = Compiled(model, whole_backbones=whole, setting="sft.compile")
-    return ForwardRunner(
+    runner = ForwardRunner(
         device=device,
         autocast=autocast,
         temperature=1.0,
-        token_budget=settings.tokens_per_microbatch,
+        token_budget=settings.first_microbatch,
+        most_tokens=settings.largest_microbatch,
         packing=packing,
-        compiled=compiled,
         parallel=parallel,
     )
+    return compile_passes(runner, settings, model, steps=steps, setting="sft.compile")

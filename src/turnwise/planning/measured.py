@@ -92,7 +92,7 @@ def run_settings(config: Config, shape: ModelShape) -> RunSettings:
         env=config.env.name if isinstance(config.env, EnvSettings) else "mixture",
         model=config.model.name,
         shape=shape,
-        compiled=bool(config.learner.compile),
+        compiled=bool(config.learner.compile_for(parameters=shape.parameters, steps=config.steps)),
         epochs=config.learner.epochs,
     )
 

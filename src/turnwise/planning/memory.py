@@ -62,7 +62,7 @@ def learner_memory(
         reference=(trained * size if config.loss.kl_coef > 0 else 0) / share,
         critic=critic / share,
         activations=activation_bytes(config, shape),
-        logits=_TILES * 4 * min(tile, settings.tokens_per_microbatch * shape.vocabulary),
+        logits=_TILES * 4 * min(tile, settings.first_microbatch * shape.vocabulary),
         gathered=gathered,
     )
 
@@ -80,7 +80,7 @@ def activation_bytes(config: Config, shape: ModelShape) -> float:
 
 
 def _kept_by_layers(config: Config, shape: ModelShape) -> float:
-    tokens, settings = config.learner.tokens_per_microbatch, config.learner
+    tokens, settings = config.learner.first_microbatch, config.learner
     layer = saved_bytes_per_token(shape, half=config.model.dtype == "bfloat16", autocast=config.model.autocast)
     inputs = shape.width * (2 if config.model.dtype == "bfloat16" else 4)
     if settings.checkpointing:

@@ -53,7 +53,7 @@ def make_plan(config: Config, *, gpus: int, gpu: str = "h200", calibration: Meas
         settings=settings,
         trained=trained,
         sharded=config.learner.shard,
-        micro_batches=work.read_tokens / config.learner.tokens_per_microbatch,
+        micro_batches=work.read_tokens / config.learner.first_microbatch,
         factors=factors,
     )
     learning = max(gpus - 1, 1)
@@ -78,7 +78,7 @@ def step_settings(config: Config, shape: ModelShape) -> StepSettings:
         env=run_settings(config, shape).env,
         shape=shape,
         slots=config.engine.slots,
-        compiled=bool(config.learner.compile),
+        compiled=bool(config.learner.compile_for(parameters=shape.parameters, steps=config.steps)),
         checkpointing=config.learner.checkpointing,
         forwards=float(several_steps) + float(config.loss.kl_coef > 0),
         critic=config.credit.needs_critic,

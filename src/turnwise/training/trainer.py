@@ -280,7 +280,7 @@ class Trainer:
             device=parts.loaded.device,
             autocast=parts.autocast,
             temperature=config.rollout.temperature,
-            token_budget=config.learner.tokens_per_microbatch,
+            token_budget=config.learner.first_microbatch,
         )
         return measure_information(parts.loaded.model, replies, runner, context_limit=parts.loaded.context_limit)
 
