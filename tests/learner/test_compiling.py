@@ -61,7 +61,7 @@ def on_gpu(monkeypatch):
         torch._dynamo.reset()
         monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
         monkeypatch.setattr(compiling_module, "_may_compile", lambda runner, model: True)
-        monkeypatch.setattr(settings_module, "_ENOUGH_PARAMETERS", 0)
+        monkeypatch.setattr(settings_module, "LARGE", 0)
 
     return pretend
 

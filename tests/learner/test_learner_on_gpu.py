@@ -122,7 +122,7 @@ def sample_group(engine, *, vocabulary, seed, count=16, tokens=24):
 
 def test_what_is_compiled_by_default_changes_no_gradient_and_micro_batches_grow(monkeypatch):
     expected, _ = gradients_of(CASES["grpo"], CPU)
-    monkeypatch.setattr(settings_module, "_ENOUGH_PARAMETERS", 0)
+    monkeypatch.setattr(settings_module, "LARGE", 0)
     monkeypatch.setattr(settings_module, "_ENOUGH_UPDATES", 1)
     monkeypatch.setattr(settings_module, "_FIRST_MICROBATCH", 8)
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from turnwise.errors import ModelError
 from turnwise.models import loading as models
+from turnwise.models import settings as models_settings
 from turnwise.models.loading import ModelSettings, load_model, load_weights, require_context, save_model
 from turnwise.models.small import SmallSettings
 from turnwise.planning.shape import find_shape
@@ -29,6 +31,36 @@ def load(settings=SETTINGS, seed=0):
 
 def no_texts():
     raise AssertionError("only the built-in's tokenizer is trained")
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "parameters", "on_gpu", "chosen"),
+    [
+        (None, "float32", models_settings.LARGE, True, torch.bfloat16),
+        (None, "float32", models_settings.LARGE - 1, True, None),
+        (None, "bfloat16", models_settings.LARGE, True, None),
+        (None, "float32", models_settings.LARGE, False, None),
+        (True, "float32", 1, False, torch.bfloat16),
+        (True, "bfloat16", 1, True, torch.bfloat16),
+        (False, "float32", models_settings.LARGE, True, None),
+    ],
+)
+def test_a_large_model_on_a_gpu_computes_in_bfloat16_unless_told_otherwise(
+    asked, dtype, parameters, on_gpu, chosen, monkeypatch
+):
+    monkeypatch.setattr(models, "_computes_in_bfloat16", lambda device: on_gpu)
+    settings = ModelSettings(name="some/model", autocast=asked, dtype=dtype)
+    loaded = SimpleNamespace(
+        device=torch.device("cpu"), model=torch.nn.Linear(parameters, 1, bias=False, device="meta")
+    )
+    assert models.choose_autocast(settings, loaded) is chosen
+
+
+def test_only_gpus_that_compute_in_bfloat16_count(monkeypatch):
+    assert not models._computes_in_bfloat16(torch.device("cpu"))
+    for able in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation, able=able: able)
+        assert models._computes_in_bfloat16(torch.device("cuda")) is able
 
 
 def one_line(call):

@@ -24,6 +24,7 @@ from turnwise.config import Config, load_run_config
 from turnwise.doctor.examination import Examination
 from turnwise.doctor.run_files import RunFiles, StoredStep, read_run
 from turnwise.errors import TurnwiseError
+from turnwise.models.settings import SMALL, ModelSettings
 from turnwise.recipes import read_recipe
 from turnwise.runs import RunDirectory
 from turnwise.runs.findings import read_findings
@@ -100,7 +101,7 @@ def _examine_steps(files: RunFiles, config: Config | None, examination: Examinat
             if name not in examination.ran:
                 examination.skip(name, "no trajectories of a training step are stored")
         return
-    half = config is not None and (config.model.autocast or config.model.dtype != "float32")
+    half = config is not None and _may_be_half(config.model)
     noisy = config is not None and config.learner.dropout
     rollout = None if config is None else config.rollout
     age = 1 if rollout is None else max(rollout.updates_per_rollout, rollout.staleness + 1)
@@ -109,6 +110,12 @@ def _examine_steps(files: RunFiles, config: Config | None, examination: Examinat
             examination.add(name, found)
     last = [t for stored in files.steps[-2:] for t in stored.played if t.has_tokens]
     examination.add("limits", [*check_stops(last, None), *check_cuts(last)])
+
+
+def _may_be_half(model: ModelSettings) -> bool:
+    """Whether products may have been in half precision: what null chose on the run's device is not recorded."""
+    chosen = model.name != SMALL if model.autocast is None else model.autocast
+    return chosen or model.dtype != "float32"
 
 
 def _check_step(stored: StoredStep, *, age: int, half: bool, noisy: bool) -> dict[str, list[Diagnosis]]:

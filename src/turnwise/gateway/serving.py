@@ -10,15 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from turnwise.agents import PolicyAgent
 from turnwise.config import Config
 from turnwise.engines import Engine, make_engine
 from turnwise.errors import ConfigError, RunError
 from turnwise.gateway.collect import Collector, Follow, serve
 from turnwise.gateway.server import Gateway
-from turnwise.models.loading import LoadedModel, load_model, load_weights
+from turnwise.models.loading import LoadedModel, choose_autocast, load_model, load_weights
 from turnwise.models.settings import SMALL
 from turnwise.recipes import find_recipe
 from turnwise.render import make_render
@@ -51,7 +49,7 @@ def run_gateway(
     checkpoints = _followed(what) if follow else None
     folder = _make_folder(save)
     loaded = load_model(config.model, seed=config.seed)
-    autocast = torch.bfloat16 if config.model.autocast else None
+    autocast = choose_autocast(config.model, loaded)
     engine = make_engine(config.engine, loaded.model, context_limit=loaded.context_limit, autocast=autocast)
     render = make_render(loaded.tokenizer, config.render)
     policy = PolicyAgent(engine=engine, render=render, decoding=config.evaluate)

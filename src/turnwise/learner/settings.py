@@ -5,14 +5,13 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from turnwise.models.settings import LARGE
 from turnwise.settings import Settings
 
 Compile: TypeAlias = bool | Literal["layers"]
 """Whether torch.compile is used: on a GPU for the backbone as a whole, or for its `layers` one by one."""
 _FIRST_MICROBATCH, _LARGEST_MICROBATCH = 16384, 65536
 """Tokens: where none are asked for, and as many as pay on a GPU."""
-_ENOUGH_PARAMETERS = 50_000_000
-"""From here on a GPU's time decides how long a step takes, and compiling shortens that; before, it is the host's."""
 _ENOUGH_UPDATES, _ENOUGH_SFT_STEPS = 30, 100
 """From here on a run wins back the seconds that compiling takes."""
 
@@ -109,7 +108,7 @@ class LearnerSettings(_PassSettings):
         if self.compile is not None:
             return self.compile
         plain = not (self.shard or self.checkpointing or self.activation_offload)
-        return "layers" if plain and parameters >= _ENOUGH_PARAMETERS and steps >= _ENOUGH_UPDATES else False
+        return "layers" if plain and parameters >= LARGE and steps >= _ENOUGH_UPDATES else False
 
     def reduced(self, lr_share: float) -> "LearnerSettings":
         """These with one update a step, at a share of the policy's learning rate; a share of 1 changes nothing."""
@@ -146,7 +145,7 @@ class SFTSettings(_PassSettings):
         """What is asked for, or what pays on a GPU in SFT of so many steps."""
         if self.compile is not None:
             return self.compile
-        return "layers" if parameters >= _ENOUGH_PARAMETERS and steps >= _ENOUGH_SFT_STEPS else False
+        return "layers" if parameters >= LARGE and steps >= _ENOUGH_SFT_STEPS else False
 
     def unread(self) -> Mapping[str, str]:
         return {} if self.chats is None else dict.fromkeys(("demonstrations", "split", "workers"), "chats")

@@ -76,6 +76,17 @@ class LoadedModel:
         return device
 
 
+def choose_autocast(settings: ModelSettings, loaded: LoadedModel) -> torch.dtype | None:
+    """The precision of products: None is that of the weights."""
+    if settings.autocast is None and not _computes_in_bfloat16(loaded.device):
+        return None
+    return torch.bfloat16 if settings.autocasts(parameters=sum(p.numel() for p in loaded.model.parameters())) else None
+
+
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def load_model(
     settings: ModelSettings,
     *,

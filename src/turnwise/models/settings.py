@@ -9,6 +9,8 @@ from turnwise.settings import Settings
 
 SMALL = "small"
 """The name of the built-in transformer."""
+LARGE = 50_000_000
+"""Parameters from which on a GPU's time decides how long a step takes: of a smaller model it is the host's."""
 FEWEST_TOKENS = 267
 """The tokens that every tokenizer of the built-in transformer has: 256 bytes and 11 markers."""
 
@@ -81,10 +83,15 @@ class ModelSettings(Settings):
     """Id or folder of a tokenizer to use in place of the model's own."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights; adapters are float32 either way."""
-    autocast: bool = False
-    """bfloat16 autocast, in sampling and training alike; the weights stay in `dtype`."""
+    autocast: bool | None = None
+    """bfloat16 autocast, in sampling and training alike; the weights stay in `dtype`. null: on a GPU that computes in
+    bfloat16, for float32 weights of 50 million parameters or more."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
+
+    def autocasts(self, *, parameters: int) -> bool:
+        """What is asked for, or what a GPU is for."""
+        return self.dtype == "float32" and parameters >= LARGE if self.autocast is None else self.autocast
 
     def unread(self) -> Mapping[str, str]:
         return {} if self.name == SMALL else {"small": "name"}

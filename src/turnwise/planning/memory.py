@@ -69,19 +69,21 @@ def learner_memory(
 
 def engine_memory(config: Config, shape: ModelShape, *, context: float) -> float:
     """Bytes of an engine of its own: half-precision weights where products are, and the KV cache of all slots."""
-    size = 2 if config.model.autocast or config.model.dtype == "bfloat16" else 4
+    half = config.model.autocasts(parameters=shape.parameters) or config.model.dtype == "bfloat16"
+    size = 2 if half else 4
     return shape.parameters * size + config.engine.slots * context * shape.kv_numbers * size
 
 
 def activation_bytes(config: Config, shape: ModelShape) -> float:
     """What the layers keep for the backward pass of a full micro-batch; compiled ones keep less."""
-    casts = 2 * shape.body if config.model.autocast else 0
+    casts = 2 * shape.body if config.model.autocasts(parameters=shape.parameters) else 0
     return casts + _kept_by_layers(config, shape)
 
 
 def _kept_by_layers(config: Config, shape: ModelShape) -> float:
     tokens, settings = config.learner.first_microbatch, config.learner
-    layer = saved_bytes_per_token(shape, half=config.model.dtype == "bfloat16", autocast=config.model.autocast)
+    autocast = config.model.autocasts(parameters=shape.parameters)
+    layer = saved_bytes_per_token(shape, half=config.model.dtype == "bfloat16", autocast=autocast)
     inputs = shape.width * (2 if config.model.dtype == "bfloat16" else 4)
     if settings.checkpointing:
         kept = 0 if settings.activation_offload else shape.layers * inputs

@@ -24,7 +24,7 @@ from turnwise.envs.workers.placing import OpenNursery, place_env
 from turnwise.errors import EnvError
 from turnwise.evaluation.evaluate import choose_fields
 from turnwise.ledger import Ledger
-from turnwise.models.loading import LoadedModel, load_model, require_context
+from turnwise.models.loading import LoadedModel, choose_autocast, load_model, require_context
 from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, report_failures, run_episode
 from turnwise.rollout.fleet import Fleet
@@ -95,7 +95,7 @@ def assemble(
     loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     for limits in (config.rollout, *(env.entries.values() if isinstance(env, Mixture) else ())):
         require_context(loaded.context_limit, limits.context_tokens or limits.turn_tokens or 1)
-    autocast = torch.bfloat16 if config.model.autocast else None
+    autocast = None if _offloads_layers(config) else choose_autocast(config.model, loaded)
     ledger = ledger or Ledger()
     render = make_render(loaded.tokenizer, config.render)
     prompt_ids = render.start(opening, env.tools) if opening else ()
@@ -121,6 +121,11 @@ def assemble(
         ledger=ledger,
         prompt_ids=prompt_ids,
     )
+
+
+def _offloads_layers(config: Config) -> bool:
+    """Whether layers' rounded weights would be moved with what they save: refused where autocast is asked for."""
+    return config.learner.activation_offload and not config.learner.checkpointing
 
 
 def _warn_of_long_prompt(tokens: int, config: Config, context_limit: int) -> None:
