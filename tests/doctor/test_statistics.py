@@ -48,10 +48,22 @@ def test_sound_sampling_raises_no_alarm(name):
 @pytest.mark.parametrize("power", [0.7, 1.5])
 def test_another_temperature_is_seen(name, power):
     random = np.random.default_rng(1)
-    scores = draw(POLICIES[name](random), 3000, random, power)
+    scores = draw(POLICIES[name](random), 16_384, random, power)  # as many as a step looks at
     (diagnosis,) = check_sampling(scores)
     assert diagnosis.kind == "sampling_distribution"
     assert ("likelier" in diagnosis.cause) == (power > 1)
+
+
+def test_unlikely_tokens_may_happen_not_to_come_up():
+    """In one step of a bandit of SmolLM2's: 64 replies, each with a token of .93 beside thousands of others. That none of
+    these comes up has a chance of .01, and left nothing by which the tokens could show how they scatter."""
+    choices = np.full(64, -np.log(0.93))
+    entropies = np.full(64, -0.93 * np.log(0.93) - 0.07 * np.log(0.07 / 3000))
+    logprobs = -np.concatenate([choices, np.zeros(1800)])
+    scores = TokenScores(sampler=logprobs, learner=logprobs, entropy=np.concatenate([entropies, np.full(1800, 1e-3)]))
+    fit = calibration(scores.learner, scores.entropy)
+    assert -3 < fit < -2
+    assert check_sampling(scores) == []
 
 
 def test_who_is_wrong_is_told_by_the_tokens():
