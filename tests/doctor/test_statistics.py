@@ -55,8 +55,8 @@ def test_another_temperature_is_seen(name, power):
 
 
 def test_unlikely_tokens_may_happen_not_to_come_up():
-    """In one step of a bandit of SmolLM2's: 64 replies, each with a token of .93 beside thousands of others. That none of
-    these comes up has a chance of .01, and left nothing by which the tokens could show how they scatter."""
+    """As in a step of a bandit of SmolLM2's: 64 replies, each with a token of .93 beside thousands of others. That none
+    of these comes up has a chance of .01, and leaves nothing by which the tokens could show how they scatter."""
     choices = np.full(64, -np.log(0.93))
     entropies = np.full(64, -0.93 * np.log(0.93) - 0.07 * np.log(0.07 / 3000))
     logprobs = -np.concatenate([choices, np.zeros(1800)])
