@@ -27,6 +27,7 @@ _GROUPS = {
         "minigrid",
         "mixture",
     ),
+    "A pretrained model on a CPU": ("bandit",),
     "Pretrained models on one GPU": ("gpu",),
     "Behind `turnwise bench`": ("credit", "games"),
 }
