@@ -110,7 +110,7 @@ def sample_group(engine, *, vocabulary, seed, count=16, tokens=24):
             said = await engine.generate(f"{seed}-{number}", ids, sampling)
             ids += said.ids
             made = turn(context, said.ids, logprobs=said.logprobs, opens=place == 0, reward=float(place * (number % 2)))
-            turns.append(replace(made, version=said.version))
+            turns.append(replace(made, version=said.version, versions=()))
         await engine.end(f"{seed}-{number}")
         return episode(*turns)
 
