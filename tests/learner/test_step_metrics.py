@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from turnwise.compute.device import Arriving
 from turnwise.learner.optimizer import Optimizer, OptimizerSettings
 from turnwise.learner.parallel import SINGLE, SingleProcess
 from turnwise.learner.sft import LaunchedStep
@@ -79,7 +80,7 @@ def test_what_was_read_by_hand():
 
 def test_a_step_of_sft_that_was_skipped_is_counted_and_no_other():
     def settle(norm):
-        launched = LaunchedStep(step=0, loss=torch.tensor(2.0), grad_norm=torch.tensor(norm))
+        launched = LaunchedStep(step=0, loss=Arriving(torch.tensor(2.0)), grad_norm=Arriving(torch.tensor(norm)))
         return launched.settle(optimizer())
 
     assert settle(3.0) == {"sft/loss": 2.0, "sft/grad_norm": 3.0, "sft/lr": 0.5}

@@ -29,6 +29,25 @@ def send(tensor: torch.Tensor, device: torch.device, *, into: torch.Tensor | Non
     return tensor.to(device, non_blocking=True) if into is None else into.copy_(tensor, non_blocking=True)
 
 
+class Arriving:
+    """A tensor on its way to the host: `wait()` waits for it, and not for what was launched after it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._there.copy_(tensor, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._arrived.record()
+        else:
+            self._there = tensor.clone()  # whoever computed it may write there again
+
+    def wait(self) -> torch.Tensor:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._there
+
+
 def copy_to_host(value: object) -> object:
     """A copy of nested mappings, lists and tuples whose tensors are in the host's memory; those that share theirs
     still do, so that tied weights stay tied."""

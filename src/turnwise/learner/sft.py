@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from turnwise.compute.device import send
+from turnwise.compute.device import Arriving, send
 from turnwise.compute.layout import MicroBatch
 from turnwise.compute.score import score
 from turnwise.learner.batch import Batch
@@ -108,15 +108,16 @@ class LaunchedStep:
     """A step that a GPU may still be computing."""
 
     step: int
-    loss: torch.Tensor
+    loss: Arriving
     """[], of all ranks."""
-    grad_norm: torch.Tensor
+    grad_norm: Arriving
     """[]"""
 
     def settle(self, optimizer: Optimizer) -> dict[str, float]:
         """Waits for it: `{"sft/loss": 1.7, "sft/grad_norm": .4, "sft/lr": 1e-4}`; to be called in order of steps."""
-        taken = optimizer.settle(self.step, float(self.grad_norm))
-        metrics = {"sft/loss": float(self.loss), "sft/grad_norm": taken.grad_norm, "sft/lr": optimizer.lr(self.step)}
+        taken = optimizer.settle(self.step, float(self.grad_norm.wait()))
+        loss, lr = float(self.loss.wait()), optimizer.lr(self.step)
+        metrics = {"sft/loss": loss, "sft/grad_norm": taken.grad_norm, "sft/lr": lr}
         return metrics | ({"sft/steps_skipped": 1.0} if taken.outcome == "skipped" else {})
 
 
@@ -143,7 +144,7 @@ def launch_sft_step(
     runner.parallel.sum_gradients(model.parameters())
     loss = runner.parallel.sum_(total)
     # Last: what fails after it would be tried again, and move the weights twice.
-    return LaunchedStep(step=step, loss=loss, grad_norm=optimizer.launch(step))
+    return LaunchedStep(step=step, loss=Arriving(loss), grad_norm=Arriving(optimizer.launch(step)))
 
 
 def _steps_ahead(device: torch.device) -> int:

@@ -11,6 +11,7 @@ from typing import TypedDict
 import torch
 import torch.nn.functional as F
 
+from turnwise.compute.device import Arriving
 from turnwise.engines.base import Sampling
 
 WEIGHT_BITS = 40
@@ -40,14 +41,7 @@ class PendingTokens:
 
     def __init__(self, both: torch.Tensor) -> None:
         """Tokens and logprobs in doubles, [2, B], as `join` makes them."""
-        self._arrived: torch.cuda.Event | None = None
-        if both.is_cuda:
-            self._both = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
-            self._both.copy_(both, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._arrived.record()
-        else:
-            self._both = both.clone()  # the next step of its size may write there
+        self._both = Arriving(both)
 
     @staticmethod
     def join(token: torch.Tensor, logprob: torch.Tensor) -> torch.Tensor:
@@ -56,9 +50,7 @@ class PendingTokens:
 
     def wait(self) -> tuple[list[int], list[float]]:
         """Waits for the copy and returns tokens and logprobs."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        tokens, logprobs = self._both
+        tokens, logprobs = self._both.wait()
         return tokens.long().tolist(), logprobs.tolist()
 
 
