@@ -617,6 +617,19 @@ def test_a_device_that_is_full_is_one_line_that_says_what_to_lower(where, tmp_pa
         run_tiny(tmp_path / "run")
 
 
+@pytest.mark.parametrize("where", ["training.build.load_model", "engines.local.agreement._float32_logits"])
+def test_so_is_one_that_is_full_before_the_run_begins(where, tmp_path, monkeypatch):
+    """Another program had all but 20 MB of the card; the traceback was 200 lines long."""
+
+    def fail(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 72.00 MiB.")
+
+    monkeypatch.setattr(f"turnwise.{where}", fail)
+    with pytest.raises(ModelError, match=r"^the device is out of memory: it has no room for the model: end [^\n]*$"):
+        run_tiny(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_fits_the_device_may_change_when_a_run_goes_on(tmp_path):
     run_tiny(tmp_path / "run", steps=1)
     fitted = {"learner": {"tokens_per_microbatch": 64, "checkpointing": True}, "engine": {"slots": 2}}

@@ -29,6 +29,7 @@ from turnwise.render import Render, format_message, make_render
 from turnwise.rollout import Limits, report_failures, run_episode
 from turnwise.rollout.fleet import Fleet
 from turnwise.training.hold_out import HeldOut, hold_out
+from turnwise.training.memory import TO_LOAD, one_line_out_of_memory
 from turnwise.types import Message, Task
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Components:
         return PolicyAgent(engine=self.engine, render=self.render, decoding=decoding, ledger=self.ledger)
 
 
+@one_line_out_of_memory(TO_LOAD)
 def assemble(
     config: Config,
     *,

@@ -21,6 +21,7 @@ MEMORY_SETTINGS = (
     "learner.shard",
     "engine",
 )
+TO_LOAD = "it has no room for the model: end other programs there, or take a smaller one"
 TO_SAMPLE = "lower engine.slots, or end other programs there"
 TO_TRAIN = (
     "lower learner.tokens_per_microbatch (in the cold start, sft.tokens_per_microbatch) or engine.slots, set "

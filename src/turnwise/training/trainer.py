@@ -46,7 +46,7 @@ from turnwise.training.cold_start import ColdStart, require_demonstrations
 from turnwise.training.disk import warn_of_disk
 from turnwise.training.interruption import StopSignal
 from turnwise.training.launch import single_process
-from turnwise.training.memory import MEMORY_SETTINGS, TO_TRAIN, one_line_out_of_memory
+from turnwise.training.memory import MEMORY_SETTINGS, TO_LOAD, TO_TRAIN, one_line_out_of_memory
 from turnwise.training.on_cluster import on_cluster, reach_cluster
 from turnwise.training.recorder import Recorder
 from turnwise.training.sampling import make_rollouts
@@ -140,6 +140,7 @@ def _make_recorder(
     )
 
 
+@one_line_out_of_memory(TO_LOAD)
 def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> None:
     learners.load_model(
         parts.loaded,
