@@ -181,11 +181,15 @@ class RawLogprobs(Wrapped):
 
     async def generate(self, session, prompt_ids, sampling):
         done = await self.inner.generate(session, prompt_ids, sampling)
-        ids = torch.tensor([*prompt_ids, *done.ids])[None]
+        return dataclasses.replace(done, logprobs=self.logprobs(prompt_ids, done.ids, temperature=1.0))
+
+    def logprobs(self, prompt_ids, ids, *, temperature):
+        """By the model's own forward."""
+        whole = torch.tensor([*prompt_ids, *ids], device=self.model.device)
         with torch.no_grad():
-            logits = self.model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1].float()
-        raw = logits.log_softmax(-1).gather(1, torch.tensor(done.ids)[:, None])[:, 0]
-        return dataclasses.replace(done, logprobs=tuple(raw.tolist()))
+            logits = self.model(input_ids=whole[None]).logits[0, len(prompt_ids) - 1 : -1].float() / temperature
+        chosen = logits.log_softmax(-1).gather(1, whole[len(prompt_ids) :, None])[:, 0]
+        return tuple(chosen.tolist())
 
 
 class ColderThanReported(RawLogprobs):
@@ -195,11 +199,8 @@ class ColderThanReported(RawLogprobs):
         done = await self.inner.generate(
             session, prompt_ids, dataclasses.replace(sampling, temperature=sampling.temperature * 0.75)
         )
-        ids = torch.tensor([*prompt_ids, *done.ids])[None]
-        with torch.no_grad():
-            logits = self.model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1].float() / sampling.temperature
-        told = logits.log_softmax(-1).gather(1, torch.tensor(done.ids)[:, None])[:, 0]
-        return dataclasses.replace(done, logprobs=tuple(told.tolist()))
+        told = self.logprobs(prompt_ids, done.ids, temperature=sampling.temperature)
+        return dataclasses.replace(done, logprobs=told)
 
 
 class NaNLogprobs(Wrapped):

@@ -15,7 +15,7 @@ SECTIONS = {
     "steps": 6,
     "sft": {"demonstrations": 64, "batch": 8, "optimizer": {"lr": 1e-2}},
     "evaluate": {"tasks": 2, "every": 3, "untrained": True},
-    "checkpoint": {"every": 3},
+    "checkpoint": {"every": 3, "async_save": False},
     "learner": {"optimizer": {"lr": 0.5}},
     "stability": {"monitor": {"calibration_steps": 1, "window": 1, "patience": 1}},
 }

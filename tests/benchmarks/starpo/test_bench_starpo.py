@@ -167,9 +167,9 @@ def test_what_cannot_be_meant_is_one_line(recipe, capsys, command, said):
 
 def test_on_a_gpu_one_job_has_its_memory(monkeypatch):
     benchmark = find_benchmark("starpo")
-    assert benchmark.default_processes(scope(recipe="any")) == os.cpu_count()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert benchmark.default_processes(scope(recipe="any")) == 1
+    for gpu, processes in ((False, os.cpu_count()), (True, 1)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        assert benchmark.default_processes(scope(recipe="any")) == processes
 
 
 def test_the_command_from_end_to_end(recipe):
