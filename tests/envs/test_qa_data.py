@@ -274,12 +274,19 @@ def test_several_files_make_one_split_and_their_ids_must_differ(tmp_path):
         read_splits({"train": [one, one]})
 
 
-def test_a_question_in_train_and_in_test_is_said(caplog):
+@pytest.mark.parametrize("learnt", ["train", "sft"])
+def test_a_question_that_is_learnt_and_in_test_is_said(learnt, caplog):
     with caplog.at_level(logging.WARNING):
-        read_splits({"train": many(5), "test": [{"question": "number 3", "answer": "3"}]})
+        read_splits({"train": many(2), learnt: many(5), "test": [{"question": "number 3", "answer": "3"}]})
     assert caplog.messages == [
-        "1 questions of 'test' are in 'train' as well, so what it says of them is not about new questions"
+        f"1 questions of 'test' are in '{learnt}' as well, so what it says of them is not about new questions"
     ]
+
+
+def test_a_question_that_is_demonstrated_and_trained_on_is_not(caplog):
+    with caplog.at_level(logging.WARNING):
+        read_splits({"train": many(5), "sft": many(3), "test": many(2, start=5)})
+    assert not caplog.messages
 
 
 GOOD = '{"question": "a?", "answers": ["b"]}'

@@ -4,6 +4,7 @@ Invariant: what cannot be read is an error that names the file and the line, wha
 question is in two splits unless its files have it twice, which is logged.
 """
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,8 @@ QuestionSet: TypeAlias = str | Path | Sequence[str | Path | Mapping[str, Json] |
 
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 _CORPUS = ("corpus.jsonl", "corpus.jsonl.gz", "corpus.parquet")
+_LEARNT = ("train", "sft")
+"""Splits that are trained on: the second is what recipes call questions that are only demonstrated (`sft.split`)."""
 _logger = logging.getLogger(__name__)
 
 
@@ -147,10 +150,10 @@ def _hold_out(questions: list[Question], share: float) -> dict[str, list[Questio
 
 def _note_shared(splits: Mapping[str, Sequence[Question]]) -> None:
     asked = {split: {normalise_answer(question.text) for question in listed} for split, listed in splits.items()}
-    for split in asked.keys() - {"train"}:
-        if shared := asked.get("train", set()) & asked[split]:
-            message = "%d questions of '%s' are in 'train' as well, so what it says of them is not about new questions"
-            _logger.warning(message, len(shared), split)
+    for split, learnt in itertools.product(asked.keys() - set(_LEARNT), _LEARNT):
+        if shared := asked.get(learnt, set()) & asked[split]:
+            message = "%d questions of '%s' are in '%s' as well, so what it says of them is not about new questions"
+            _logger.warning(message, len(shared), split, learnt)
 
 
 def _data(question: Question) -> dict[str, Json]:
