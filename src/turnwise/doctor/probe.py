@@ -11,14 +11,17 @@ from functools import partial
 from turnwise.config import Config
 from turnwise.learner.learner import Learner
 from turnwise.learner.update import Update
+from turnwise.models.settings import LARGE
 from turnwise.rollout import RolloutCollector
 from turnwise.rollout.summary import reward_std
 from turnwise.stability import FilterSettings, select
 from turnwise.training.build import Components
 from turnwise.types import Group, Trajectory
 
-GROUPS, MEMBERS = 4, 6
+_GROUPS, _MEMBERS = 4, 6
 """The most that is sampled for one of the probe's steps."""
+_FEW_GROUPS, _FEW_MEMBERS = 2, 2
+"""Of a large model on a CPU, which needs minutes for each of those steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,12 @@ class Probe:
 
     def __init__(self, config: Config, parts: Components) -> None:
         rollout = config.rollout
+        large = sum(p.numel() for p in parts.loaded.model.parameters()) >= LARGE
+        slow = large and parts.loaded.device.type == "cpu"
+        groups, members = (_FEW_GROUPS, _FEW_MEMBERS) if slow else (_GROUPS, _MEMBERS)
         small = {
-            "groups_per_step": min(rollout.groups_per_step, GROUPS),
-            "group_size": min(rollout.group_size, MEMBERS),
+            "groups_per_step": min(rollout.groups_per_step, groups),
+            "group_size": min(rollout.group_size, members),
         }
         self._settings = rollout.model_copy(update=small)
         self._parts = parts
