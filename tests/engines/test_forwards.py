@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import turnwise.engines.local.engine as engine_module
 import turnwise.engines.local.forward as forward_module
 from tiny_models import ALL_KINDS, VOCABULARY, greedy_by_full_forwards, make_model
 from turnwise.compute.device import bucket
@@ -74,13 +75,23 @@ def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(("slots", "portion"), [(2, 64), (5, 64), (5, 1), (2, 1)])
-def test_running_ahead_of_the_host_changes_no_token(slots, portion, monkeypatch):
+@pytest.mark.parametrize("many", [1, 32])
+def test_running_ahead_of_the_host_changes_no_token(slots, portion, many, monkeypatch):
+    monkeypatch.setattr(engine_module, "_MANY_TURNS", many)
     expected = play(engine_of(make_model(), slots=slots), stop_ids=(3, 7, 11))
     assert any(turn.ids[-1] in (3, 7, 11) for said in expected for turn in said), "some turns end by themselves"
     monkeypatch.setattr(ModelRunner, "runs_ahead", property(lambda _: True))
     ahead = engine_of(make_model(), slots=slots)
+    in_flight, launch = [], ahead._launch
+
+    def watch(*given, **options):
+        launch(*given, **options)
+        in_flight.append(len(ahead._in_flight))
+
+    monkeypatch.setattr(ahead, "_launch", watch)
     ahead._delivered_at_once = portion
     assert_same(play(ahead, stop_ids=(3, 7, 11)), expected)
+    assert max(in_flight) > 4 if many == 1 else max(in_flight) >= 2
     assert not ahead._in_flight
     assert not ahead._finished
 

@@ -1,8 +1,8 @@
 """The local engine: continuous batching in process, on the learner's own weights.
 
 Invariant: admit, prefill, decode and deliver all run in one task of the caller's event loop, and episodes run between
-two of its steps; so the order of events is fixed if tools run inline. On a GPU the next forward is launched before
-the tokens of the previous one are read; a token sampled past the end of its turn is dropped.
+two of its steps; so the order of events is fixed if tools run inline. On a GPU the next forwards are launched before
+the tokens of the previous ones are read; a token sampled past the end of its turn is dropped.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ from turnwise.engines.weights import copy_weights, resolve_context_limit, sample
 from turnwise.errors import ModelError
 from turnwise.ledger import Ledger
 
+_MANY_TURNS, _FAR_AHEAD = 32, 4
+"""With this many turns, so many forwards are in flight: the host runs the episodes of some while a GPU samples others.
+With fewer, one: what is sampled past the end of a turn delays the next."""
 _DELIVERED_AT_ONCE = 64
 """Up to this many finished turns are delivered together. When more end at the same step, half are, so that a GPU
 prefills their next turns while the host runs the other episodes."""
@@ -85,8 +88,6 @@ class LocalEngine:
         self._in_flight: deque[InFlight] = deque()
         self._finished: deque[Slot] = deque()
         """Slots whose turn is complete but not delivered yet."""
-        self._ahead = 1 if self._runner.runs_ahead else 0
-        """How many forwards may be in flight while the host continues."""
         self._delivered_at_once = _DELIVERED_AT_ONCE if self._runner.runs_ahead else settings.slots
         self._task: asyncio.Task[None] | None = None
         self._version = 0
@@ -177,11 +178,18 @@ class LocalEngine:
             self._admit()
             self._prefill()
             if not self._finished:  # else more turns are to be delivered, and their next prompts join this batch
-                self._collect(self._ahead)
-                self._collect(self._ahead if self._decode() else 0)
+                ahead = self._count_ahead()
+                self._collect(ahead)
+                self._collect(ahead if self._decode() else 0)
             self._deliver(max(self._delivered_at_once, len(self._finished) // 2))
             await asyncio.sleep(0)
         self._collect(0)
+
+    def _count_ahead(self) -> int:
+        """How many forwards may be in flight while the host continues."""
+        if not self._runner.runs_ahead:
+            return 0
+        return _FAR_AHEAD if len(self._table.in_use) >= _MANY_TURNS else 1
 
     def _settle(self, task: asyncio.Task[None]) -> None:
         """Passes a failure or cancellation of the sampling task on to every waiting request."""
