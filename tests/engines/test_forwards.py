@@ -77,9 +77,9 @@ def test_rows_of_uneven_length_cost_their_tokens_alone(monkeypatch):
 @pytest.mark.parametrize(("slots", "portion"), [(2, 64), (5, 64), (5, 1), (2, 1)])
 @pytest.mark.parametrize("many", [1, 32])
 def test_running_ahead_of_the_host_changes_no_token(slots, portion, many, monkeypatch):
-    monkeypatch.setattr(engine_module, "_MANY_TURNS", many)
     expected = play(engine_of(make_model(), slots=slots), stop_ids=(3, 7, 11))
     assert any(turn.ids[-1] in (3, 7, 11) for said in expected for turn in said), "some turns end by themselves"
+    monkeypatch.setattr(engine_module, "_MANY_TURNS", many)
     monkeypatch.setattr(ModelRunner, "runs_ahead", property(lambda _: True))
     ahead = engine_of(make_model(), slots=slots)
     in_flight, launch = [], ahead._launch
