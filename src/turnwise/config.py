@@ -39,8 +39,8 @@ Unread: TypeAlias = tuple[KeyPath, tuple[KeyPath, ...]]
 class CheckpointSettings(Settings):
     """When a run is saved."""
 
-    every: int = Field(default=10, ge=1)
-    """Save after every so many training steps, and always after the cold start and the last step."""
+    every: int = Field(default=10, ge=0)
+    """Save after every so many training steps, and always after the cold start and the last step; 0: only then."""
     keep: int = Field(default=2, ge=1)
     """The newest checkpoints that are kept."""
     format: Literal["auto", "whole", "sharded"] = "auto"

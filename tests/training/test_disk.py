@@ -32,6 +32,8 @@ def make_model(*, frozen: bool = False) -> torch.nn.Module:
         ({"steps": 0}, 4),
         ({"steps": 10, "checkpoint": {"every": 10}}, 4 + 12),
         ({"steps": 11, "checkpoint": {"every": 10, "keep": 2}}, 4 + 2 * 12),
+        ({"steps": 11, "checkpoint": {"every": 0, "keep": 2}}, 4 + 12),
+        ({"steps": 0, "checkpoint": {"every": 0}}, 4),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 1}}, 4 + 2 * 12),
         ({"steps": 100, "checkpoint": {"every": 10, "keep": 3}}, 4 + 4 * 12),
         ({"steps": 0, "sft": {"demonstrations": 8}}, 12 + 4),

@@ -33,7 +33,7 @@ from tiny_runs import (
 from turnwise.algorithms import ALGORITHMS
 from turnwise.config import load_config
 from turnwise.errors import ConfigError, ModelError, RunError
-from turnwise.runs import RunDirectory, load_state, read_trajectories
+from turnwise.runs import Checkpoints, RunDirectory, load_state, read_trajectories
 from turnwise.runs.findings import read_findings
 from turnwise.stability import monitor
 from turnwise.training.trainer import run_training
@@ -193,6 +193,11 @@ def test_demonstrations_are_stored_and_have_no_advantage(unbroken):
     turns = [turn for row in pq.read_table(file).to_pylist() for turn in row["turns"]]
     assert {turn["action_text"] for turn in turns} == {f"{word}<|im_end|>" for word in ("up", "down", "left", "right")}
     assert all(turn["advantages"] is None for turn in turns)
+
+
+def test_a_run_may_be_saved_at_its_start_and_end_alone(tmp_path):
+    run = run_tiny(tmp_path / "run", steps=3, checkpoint={"every": 0, "keep": 9})
+    assert Checkpoints(run.checkpoints).steps() == [0, 3]
 
 
 @pytest.mark.parametrize("way", ["grpo", "lora"])

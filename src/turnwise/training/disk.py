@@ -28,7 +28,7 @@ def checkpoint_bytes(config: Config, model: torch.nn.Module) -> float:
     Beside those that are kept stand that of the start of training, one that is being written and, under `auto`, one to
     roll back to and the next one, of which it is not yet known that the run stayed healthy.
     """
-    saves = -(-config.steps // config.checkpoint.every)
+    saves = -(-config.steps // (config.checkpoint.every or max(1, config.steps)))
     held = min(saves, config.checkpoint.keep + 1 + 2 * (config.stability.mode == "auto"))
     return max(_start_bytes(config, model) + held * one_checkpoint_bytes(config, model), _sft_bytes(config, model))
 
