@@ -355,6 +355,8 @@ def test_text_that_is_not_utf8_and_files_that_are_not_there(tmp_path):
             read_questions(tmp_path / name)
     with pytest.raises(EnvError, match="no questions here; a folder of them has train"):
         read_splits(tmp_path)
+    with pytest.raises(EnvError, match=r"write it with: turnwise questions data/multihop data --divide smollm2 \("):
+        read_questions("data/smollm2/sft.jsonl.gz")
     with pytest.raises(EnvError, match="there are no questions"):
         read_splits({})
 

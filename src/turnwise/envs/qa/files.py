@@ -12,6 +12,7 @@ from pathlib import Path
 
 from turnwise.envs.qa.formats import Aliases
 from turnwise.errors import EnvError
+from turnwise.recipes import packaged_divisions
 
 HUB = "hf://datasets/"
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
@@ -43,7 +44,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, object]]:
                 if line.strip():
                     yield f"{path}:{number}", _parse(f"{path}:{number}", line)
     except FileNotFoundError:
-        raise EnvError(f"{path}: there is no such file of questions") from None
+        raise EnvError(f"{path}: there is no such file of questions; {_find_help(path)}") from None
     except UnicodeDecodeError:
         raise EnvError(f"{path}:{number + 1}: not UTF-8 text from here on; save the questions as UTF-8") from None
     except (OSError, EOFError) as error:
@@ -72,9 +73,20 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, object]]:
         rows = (row for batch in pq.ParquetFile(path).iter_batches() for row in batch.to_pylist())
         yield from ((f"{path}:row {number}", row) for number, row in enumerate(rows, 1))
     except FileNotFoundError:
-        raise EnvError(f"{path}: there is no such file of questions") from None
+        raise EnvError(f"{path}: there is no such file of questions; {_find_help(path)}") from None
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise EnvError(f"{path}: not a Parquet file that can be read: {' '.join(str(error).split())}") from None
+
+
+def _find_help(path: Path) -> str:
+    """What to do about a file that is not there: those of a packaged division are written by a command."""
+    folder, name = path.parent.parent, path.parent.name
+    if name in packaged_divisions():
+        return (
+            f"write it with: turnwise questions {folder / 'multihop'} {folder} --divide {name} (that folder has "
+            "corpus, train and dev of your own: docs/results.md says what is in them)"
+        )
+    return "name one that is there, in the environment's questions"
 
 
 def _read_aliases(path: Path) -> Aliases:
