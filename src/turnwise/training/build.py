@@ -66,7 +66,6 @@ class Components:
         return PolicyAgent(engine=self.engine, render=self.render, decoding=decoding, ledger=self.ledger)
 
 
-@one_line_out_of_memory(TO_LOAD)
 def assemble(
     config: Config,
     *,
@@ -94,7 +93,8 @@ def assemble(
     train_tasks = held_out.leave_out(train_tasks)
     tested = [asyncio.run(smoke_test_env(one, own[:_SMOKE_TASKS])) for one, own in members_of(env, train_tasks)]
     opening = tested[0]
-    loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
+    with one_line_out_of_memory(TO_LOAD):
+        loaded = load_model(config.model, seed=config.seed, texts=lambda: sample_texts(env, train_tasks))
     for limits in (config.rollout, *(env.entries.values() if isinstance(env, Mixture) else ())):
         require_context(loaded.context_limit, limits.context_tokens or limits.turn_tokens or 1)
     autocast = None if _offloads_layers(config) else choose_autocast(config.model, loaded)
@@ -102,6 +102,7 @@ def assemble(
     render = make_render(loaded.tokenizer, config.render)
     prompt_ids = render.start(opening, env.tools) if opening else ()
     _warn_of_long_prompt(len(prompt_ids), config, loaded.context_limit)
+    engine = None if on_cluster else _make_engine(config, loaded, autocast, ledger=ledger, prompt_ids=prompt_ids)
     return Components(
         env=env,
         train_tasks=train_tasks,
@@ -109,20 +110,25 @@ def assemble(
         held_out=held_out,
         loaded=loaded,
         render=render,
-        engine=ClusterEngine(loaded.context_limit)
-        if on_cluster
-        else make_engine(
+        engine=engine or ClusterEngine(loaded.context_limit),
+        autocast=autocast,
+        ledger=ledger,
+        prompt_ids=prompt_ids,
+    )
+
+
+def _make_engine(
+    config: Config, loaded: LoadedModel, autocast: torch.dtype | None, *, ledger: Ledger, prompt_ids: Sequence[int]
+) -> Engine:
+    with one_line_out_of_memory(TO_LOAD):
+        return make_engine(
             config.engine,
             _sampled_model(config, loaded),
             context_limit=loaded.context_limit,
             autocast=autocast,
             ledger=ledger,
             prompt_ids=prompt_ids,
-        ),
-        autocast=autocast,
-        ledger=ledger,
-        prompt_ids=prompt_ids,
-    )
+        )
 
 
 def _offloads_layers(config: Config) -> bool:

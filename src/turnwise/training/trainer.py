@@ -140,16 +140,16 @@ def _make_recorder(
     )
 
 
-@one_line_out_of_memory(TO_LOAD)
 def _load_model(learners: LearnerGroup, config: Config, parts: Components) -> None:
-    learners.load_model(
-        parts.loaded,
-        config.model,
-        seed=config.seed,
-        autocast=parts.autocast,
-        shard=config.learner.shard,
-        ledger=None if config.rollout.staleness else parts.ledger,  # which belongs to the event loop's thread
-    )
+    with one_line_out_of_memory(TO_LOAD):
+        learners.load_model(
+            parts.loaded,
+            config.model,
+            seed=config.seed,
+            autocast=parts.autocast,
+            shard=config.learner.shard,
+            ledger=None if config.rollout.staleness else parts.ledger,  # which belongs to the event loop's thread
+        )
 
 
 class Trainer:
