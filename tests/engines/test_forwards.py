@@ -91,7 +91,7 @@ def test_running_ahead_of_the_host_changes_no_token(slots, portion, many, monkey
     monkeypatch.setattr(ahead, "_launch", watch)
     ahead._delivered_at_once = portion
     assert_same(play(ahead, stop_ids=(3, 7, 11)), expected)
-    assert max(in_flight) > 4 if many == 1 else max(in_flight) >= 2
+    assert max(in_flight) > 4 if many == 1 else max(in_flight) in (2, 3), "one more is launched before one is read"
     assert not ahead._in_flight
     assert not ahead._finished
 
